@@ -84,7 +84,7 @@ docs: $(VENV)/.docs ## build the pages and the reference of all public names int
 # dist/ is then an index: pip install --find-links dist 'hotshoe[cpu]'
 wheels: $(VENV)/.wheels ## build all distributions into dist/ and install from there (VULKAN=1, CUDA=1: these wheels too)
 	@echo "Building the source distributions, then the wheels (the first time takes about two minutes) ..."
-	@mkdir -p build; for each in ./core . ./plugins/*; do \
+	@rm -rf dist/hotshoe*; mkdir -p build; for each in ./core . ./plugins/*; do \
 		$(BIN)/python -m build --sdist -o dist $$each > build/sdist.log 2>&1 || { cat build/sdist.log; exit 1; }; done
 	@HOTSHOE_CUDA_ARCHITECTURES=$${HOTSHOE_CUDA_ARCHITECTURES:-release} $(PIP) wheel --no-deps -w dist ./core . ./plugins/ggml-cpu ./plugins/ggml-rpc \
 		./plugins/mlx $(if $(filter-out 0,$(VULKAN)),./plugins/ggml-vulkan) \

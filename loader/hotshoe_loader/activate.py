@@ -133,7 +133,7 @@ def _open(usable: UsableProvider, devices: list[Device], params: BackendParams) 
         known += fresh
         if fresh:
             # Without its own code as it was, every other backend would compute something else.
-            level = logging.WARNING if any("hotshoe_core" in change for change in fresh) else logging.INFO
+            level = logging.WARNING if any(change in process.core_changes for change in fresh) else logging.INFO
             text = "plugin %s changed this process, and it was put back as far as possible: %s"
             logger.log(level, text, usable.plugin.name, "; ".join(fresh))
 

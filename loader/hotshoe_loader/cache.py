@@ -55,9 +55,6 @@ _CODE = tuple(
 )
 """Folders of hotshoe's own code. A change there may change a result, and in a checkout the version does not change."""
 
-_OURS = ("hotshoe-core", "hotshoe")
-"""The distributions that may contain this package."""
-
 _VARIABLES = (
     *("CUDA_", "NVIDIA_", "GGML_", "HIP_", "ROCR_", "HSA_", "GPU_DEVICE_ORDINAL", "VK_", "MESA_", "LIBGL_", "GALLIUM_"),
     *("ONEAPI_", "SYCL_", "ZE_", "OMP_", "KMP_", "GOMP_", "MLX_", "JAX_", "XLA_", "METAL_", "MTL_"),
@@ -214,9 +211,10 @@ def _files(plugin: EntryPoint, report: Report) -> dict[str, Any]:
 def _package(plugin: EntryPoint, report: Report) -> Iterator[str]:
     """The files of the package or module that an entry point names: the one that was imported, else found by name."""
     top = plugin.module.partition(".")[0]
-    imported = report.modules.get(top, "")
-    folders = [os.path.dirname(imported), os.path.dirname(os.path.dirname(imported))]
-    for entry in dict.fromkeys([*folders, plugin.location, *sys.path]) if top else ():
+    imported, file = os.path.split(report.modules.get(top, ""))
+    if file.startswith("__init__."):
+        imported = os.path.dirname(imported)
+    for entry in dict.fromkeys([imported, plugin.location, *sys.path]) if top else ():
         if not isinstance(entry, str) or not os.path.isabs(entry):
             continue
         if os.path.isfile(os.path.join(entry, f"{top}.py")):
@@ -250,10 +248,9 @@ def _variables(starts: tuple[str, ...]) -> dict[str, str]:
 def _code(installed: Mapping[str, str]) -> list[Any]:
     """The state of hotshoe's own code: pip's RECORD of it, or every file, if it runs from a checkout."""
     site = os.path.dirname(os.path.dirname(hotshoe_loader.__file__ or ""))
-    for name in _OURS:
-        record = _stat(os.path.join(site, f"{name.replace('-', '_')}-{installed.get(name)}.dist-info", "RECORD"))
-        if record is not None:
-            return record
+    record = _stat(os.path.join(site, f"hotshoe_core-{installed.get('hotshoe-core')}.dist-info", "RECORD"))
+    if record is not None:
+        return record
     return [_stat(os.path.join(folder, name)) for folder in _CODE for name in _names(folder) if name.endswith(".py")]
 
 

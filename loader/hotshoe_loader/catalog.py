@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from hotshoe_core.contract.device import DeviceType
 from hotshoe_core.errors.install import pip_install
 
-__all__ = ["CATALOG", "CatalogEntry", "by_distribution", "find_entry", "owner_of_device", "owner_of_provider"]
+__all__ = [
+    "CATALOG",
+    "CPU",
+    "RPC",
+    "CatalogEntry",
+    "by_distribution",
+    "find_entry",
+    "owner_of_device",
+    "owner_of_provider",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +38,8 @@ class CatalogEntry:
     """Its devices in words: "NVIDIA GPUs"."""
     platforms: tuple[str, ...]
     """Values of sys.platform on which it runs."""
-    machines: tuple[str, ...] = ()
-    """Values of platform.machine() on which it runs; () for all."""
+    machines: tuple[tuple[str, str], ...] = ()
+    """Values of sys.platform, each with one of platform.machine() on which it runs; () for all machines."""
     signs: tuple[str, ...] = ()
     """Files that exist if the machine has its hardware."""
     vendors: tuple[str, ...] = ()
@@ -53,9 +62,11 @@ class CatalogEntry:
     @property
     def relevant(self) -> bool:
         """Whether it runs on this platform. Other plugins are not mentioned."""
-        if not sys.platform.startswith(self.platforms):
-            return False
-        return not self.machines or platform.machine().lower() in self.machines
+        return self.runs_on(sys.platform, platform.machine())
+
+    def runs_on(self, system: str, machine: str) -> bool:
+        """Whether it runs on a value of sys.platform and of platform.machine()."""
+        return system.startswith(self.platforms) and (not self.machines or (system, machine.lower()) in self.machines)
 
     @property
     def suggested(self) -> bool:
@@ -69,6 +80,16 @@ class CatalogEntry:
 
 
 _NVIDIA = ("/dev/nvidiactl", "/proc/driver/nvidia/version")
+
+CPU = CatalogEntry("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32"))
+RPC = CatalogEntry(
+    "rpc",
+    "hotshoe-ggml-rpc",
+    DeviceType.ACCEL,
+    "devices of other machines (ggml's RPC)",
+    ("linux", "darwin", "win32"),
+    suggested_on=(),
+)
 
 CATALOG = (
     # In the order of preference for the same GPU: the vendor's own interface before a general one.
@@ -89,7 +110,7 @@ CATALOG = (
         DeviceType.GPU,
         "Apple GPUs (MLX)",
         ("darwin", "linux"),
-        machines=("arm64", "aarch64", "x86_64"),
+        machines=(("darwin", "arm64"), ("linux", "aarch64"), ("linux", "x86_64")),
         vendors=("Apple",),
         suggested_on=("darwin",),  # elsewhere it is another engine for the CPU
     ),
@@ -102,15 +123,8 @@ CATALOG = (
         signs=("/dev/dri/renderD128",),
         vendors=("NVIDIA", "AMD", "Intel"),
     ),
-    CatalogEntry(
-        "rpc",
-        "hotshoe-ggml-rpc",
-        DeviceType.ACCEL,
-        "devices of other machines (ggml's RPC)",
-        ("linux", "darwin", "win32"),
-        suggested_on=(),
-    ),
-    CatalogEntry("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32")),
+    RPC,
+    CPU,
 )
 
 

@@ -49,9 +49,18 @@ _MAX_REPORT, _MAX_OUTPUT = 8 << 20, 8 << 10  # bytes
 
 
 def can_start_child() -> bool:
-    """Whether ``sys.executable`` is a Python interpreter. In a frozen or embedding program it is the program itself."""
+    """Whether this program can start child processes of ``sys.executable``, and that is a Python interpreter.
+
+    In a frozen or embedding program it is the program itself. An isolated subinterpreter can start no process.
+    """
     name = os.path.basename(sys.executable or "").lower()
-    return "py" in name and not getattr(sys, "frozen", False) and sys.platform not in ("emscripten", "wasi", "ios")
+    if "py" not in name or getattr(sys, "frozen", False) or sys.platform in ("emscripten", "wasi", "ios"):
+        return False
+    try:
+        threading.Thread(target=bool, daemon=True).start()  # it cannot start such a thread either
+    except RuntimeError:
+        return False
+    return True
 
 
 def run(jobs: Sequence[Job], limit: float) -> list[Report]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hotshoe_core.contract.device import Device
 from hotshoe_core.errors.install import pip_build
-from hotshoe_loader.catalog import CATALOG
+from hotshoe_loader.catalog import CATALOG, CPU
 from hotshoe_loader.diagnosis import Diagnosis, Finding, Level
 from hotshoe_loader.doctor_gpus import GpuExaminer
 from hotshoe_loader.machine import Cpu, Machine
@@ -54,7 +54,7 @@ class _Examiner:
         self._machine = machine
         self._devices = devices
         self._verdicts = verdicts
-        self._catalog = [entry for entry in CATALOG if machine.platform.startswith(entry.platforms)]
+        self._catalog = [entry for entry in CATALOG if entry.runs_on(machine.platform, machine.machine)]
         self._plugins = [verdict for verdict in verdicts if verdict.kind == "plugin"]
         self.gpus = GpuExaminer(machine, devices, self._plugins, self._catalog)
         self.require: Finding | None = None
@@ -123,7 +123,7 @@ class _Examiner:
                 "cpu library",
                 "todo",
                 f"this CPU has {wanted}, but the {variant} variant in use was built without it",
-                pip_build(_OURS),
+                pip_build(CPU.distribution),
             )
 
     # -- what is installed --
@@ -172,8 +172,6 @@ class _Examiner:
             if name.startswith("HOTSHOE_") and self._machine.environ[name]:
                 yield Finding(name, "note", f"is set to {self._machine.environ[name]!r}")
 
-
-_OURS = "hotshoe-ggml-cpu"
 
 _MODULES_NEEDED = ("numpy", "pluggy", "gguf", "jinja2", "tokenizers")  # their distributions have the same names
 

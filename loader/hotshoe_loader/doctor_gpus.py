@@ -61,9 +61,9 @@ class GpuExaminer:
         if used:
             return Finding(about, "ok", f"{what}: used as {', '.join(device.name for device in used)}")
         installed = [verdict for verdict in self._about(entries) if verdict.outcome is not Outcome.NOT_INSTALLED]
-        obstacle = self._obstacle(vendor, gpus, entries)
         if not entries:
             return Finding(about, "note", f"{what}: there is no plugin for it, so models run on the CPU")
+        obstacle = self._obstacle(vendor, gpus, entries)
         if obstacle:
             self.explained.update(id(verdict) for verdict in installed)
             return Finding(about, "todo", f"{what} is not used: {obstacle[0]}", obstacle[1])

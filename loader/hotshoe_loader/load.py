@@ -10,11 +10,11 @@ from typing import Any
 
 from hotshoe_core.errors import PluginError
 from hotshoe_loader.options import PROBE_VARIABLE, Options
-from hotshoe_loader.rank import find_devices
+from hotshoe_loader.rank import find_named
 from hotshoe_loader.registry import Registry
 from hotshoe_loader.servers import endpoint_of
 from hotshoe_loader.survey import NOTHING, Survey, take_survey
-from hotshoe_loader.wanted import names_in
+from hotshoe_loader.wanted import names_in, plugins_for
 
 __all__ = ["load_all"]
 
@@ -90,7 +90,8 @@ def load_all(
     options = Options.from_arguments(
         prefer, require, block, paths, os.environ, allow=allow, system=system, ggml=ggml, timeout=timeout
     )
-    names = names_in(device) if isinstance(device, (str, list, tuple)) and require is None else []
+    asked = [] if device is None else names_in(device)
+    names = asked if require is None else []
     registry = None if refresh else _registries.get(options)
     if registry is None or not _suffices(registry.survey, names):
         registry = _registry(options, refresh, names)
@@ -119,10 +120,17 @@ def _registry(options: Options, refresh: bool, names: list[str]) -> Registry:
 
 
 def _suffices(survey: Survey, names: list[str]) -> bool:
-    """Whether a survey answers what devices ``names`` mean: it is complete, or it has all of these."""
+    """Whether a survey answers what devices ``names`` mean: it is complete, or it has all of these.
+
+    A survey that is not complete answers only names that are reserved for its plugins: any plugin may have a device of
+    another name, of a type ("gpu") or of a family.
+    """
+    if survey.complete or not names:
+        return survey.complete
+    plugins = [provider.plugin for provider in survey.providers.values() if provider.plugin]
     # The plugin for servers is asked for the devices of a server when they are selected.
-    found = (find_devices("rpc" if endpoint_of(name) else name, survey.devices) or endpoint_of(name) for name in names)
-    return survey.complete or (bool(names) and all(found))
+    found = (endpoint_of(name) is not None or find_named(name, survey.devices) for name in names)
+    return plugins_for(names, plugins) is not None and all(found)
 
 
 def _reload_survey(

@@ -48,12 +48,15 @@ class Names:
                 rename,
                 conflict=[owner.distribution, plugin.origin],
             )
-        first = self._providers.get(normalise(name)) or self._reserved_for_another(name, plugin)
+        taken = self._providers.get(normalise(name))
+        first = taken or self._reserved_for_another(name, plugin)
         if first is not None:
+            whose = f"{first.origin} already has one (entry point {first.name!r})"
+            if taken is None:
+                whose = f"that name is reserved for the entry point {first.name!r} of {first.origin}"
             raise Rejected(
                 Outcome.SHADOWED,
-                f"{plugin.origin} has a provider {name!r}, but {first.origin} already has one (entry point "
-                f"{first.name!r})",
+                f"{plugin.origin} has a provider {name!r}, but {whose}",
                 f"uninstall one of the two, or set HOTSHOE_BLOCK={first.distribution} to use this one",
                 conflict=[first.origin, plugin.origin],
             )
@@ -92,9 +95,10 @@ class Names:
             return kept, [*taken, *blocked]
         reason = "none of its devices is used: " + "; ".join([*taken, *blocked])
         if taken:
-            hint = f"block={conflict[0]!r} to use this one, or report it to the authors of {plugin.distribution}"
+            report = f"report it to the authors of {plugin.distribution}"
+            hint = f"set HOTSHOE_BLOCK={conflict[0]} to use this one, or {report}"
             if conflict[0] not in {owner.distribution for _, owner in self._devices.values()}:
-                hint = f"report it to the authors of {plugin.distribution}: the device needs another name"
+                hint = f"{report}: the device needs another name"
             raise Rejected(Outcome.SHADOWED, reason, hint, conflict=[*conflict, plugin.origin])
         raise Rejected(Outcome.BLOCKED, reason, "remove it from block= or HOTSHOE_BLOCK to use it")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,6 @@ DEFAULT_TIMEOUT = 10.0
 PROBE_VARIABLE = "HOTSHOE_PROBE"
 """An environment variable that is set in a probe's child process, and so in all processes that it starts. It identifies
 processes that left the child's session, and tells load_all() that a plugin in a probe has called it."""
-
-
-def written(option: str, name: str) -> str:
-    """How the user gave a name of ``prefer`` or ``require``: "HOTSHOE_PREFER=gpu", or "prefer='gpu'" in Python."""
-    variable = f"HOTSHOE_{option.upper()}"
-    named = name in map(str.strip, os.environ.get(variable, "").split(","))
-    return f"{variable}={printable(name, 100)}" if named else f"{option}={name!r}"
 
 
 def normalise(name: str) -> str:
@@ -51,6 +44,14 @@ class Options:
     """Seconds for each probe."""
     ggml: str = ""
     """The folder of a foreign set of ggml libraries to adopt, or ""."""
+    from_variables: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
+    """The option and the name of each name of ``prefer`` and ``require`` that an environment variable gave."""
+
+    def written(self, option: str, name: str) -> str:
+        """How the user gave a name of ``prefer`` or ``require``: "HOTSHOE_PREFER=gpu", or "prefer='gpu'" in Python."""
+        if (option, name) in self.from_variables:
+            return f"HOTSHOE_{option.upper()}={printable(name, 100)}"
+        return f"{option}={name!r}"
 
     @staticmethod
     def from_arguments(
@@ -69,6 +70,13 @@ class Options:
 
         Raises TypeError if an argument has the wrong type, OptionError if a time or a folder is invalid.
         """
+        prefer, require = _names("prefer", prefer), _names("require", require)
+        from_variables = {
+            (option, name)
+            for option, given in (("prefer", prefer), ("require", require))
+            for name in _names(option, None, environ.get(f"HOTSHOE_{option.upper()}"))
+            if name not in given
+        }
         folders = [Path(os.path.abspath(path)) for path in _as_list("paths", "folder", paths, (str, os.PathLike))]
         relative = []
         # An empty or relative entry would mean the current directory. It is not searched, because then the owner of
@@ -88,6 +96,7 @@ class Options:
             system=_flag(system, environ.get("HOTSHOE_SYSTEM")),
             timeout=_seconds(timeout, environ.get("HOTSHOE_PROBE_TIMEOUT")),
             ggml=_folder(ggml, environ.get("HOTSHOE_GGML")),
+            from_variables=frozenset(from_variables),
         )
 
 
@@ -134,7 +143,7 @@ def _seconds(given: Any, variable: str | None) -> float:
     return seconds
 
 
-def _names(option: str, given: str | Iterable[str] | None, variable: str | None) -> tuple[str, ...]:
+def _names(option: str, given: str | Iterable[str] | None, variable: str | None = None) -> tuple[str, ...]:
     names = _as_list(option, "name", given, (str,))
     return tuple(dict.fromkeys(name.strip() for name in [*names, *(variable or "").split(",")] if name.strip()))
 

@@ -10,7 +10,7 @@ from hotshoe_loader.activate import prints_to_log
 from hotshoe_loader.cache import Cache
 from hotshoe_loader.report import Job, JobKey, Report
 
-__all__ = ["Probed", "probe_all"]
+__all__ = ["Probed", "kept_reports", "probe_all"]
 
 logger = logging.getLogger("hotshoe.loader")
 
@@ -22,6 +22,17 @@ class Probed(NamedTuple):
     report: Report
 
 
+def kept_reports(
+    jobs: Sequence[Job], store: Cache, refresh: bool, known: Mapping[JobKey, Report]
+) -> dict[JobKey, Report]:
+    """The reports on ``jobs`` that are in ``known``, or that are valid in ``store``. refresh: do not use ``store``."""
+    reports = {job.key: known[job.key] for job in jobs if job.key in known}
+    for job in () if refresh else jobs:
+        if job.key not in reports and (report := store.get(job)) is not None:
+            reports[job.key] = report
+    return reports
+
+
 def probe_all(
     jobs: Sequence[Job], limit: float, store: Cache, refresh: bool, known: Mapping[JobKey, Report]
 ) -> list[Probed]:
@@ -29,16 +40,13 @@ def probe_all(
 
     limit: seconds for each job. refresh: ignore the kept reports. Returns one report for each job, in order.
     """
-    reports = {id(job): known[job.key] for job in jobs if job.key in known}
-    for job in () if refresh else jobs:
-        if id(job) not in reports and (report := store.get(job)) is not None:
-            reports[id(job)] = report
-    fresh = [job for job in jobs if id(job) not in reports]
+    reports = kept_reports(jobs, store, refresh, known)
+    fresh = [job for job in jobs if job.key not in reports]
     for job, report in zip(fresh, _probe_now(fresh, limit) if fresh else ()):
-        reports[id(job)] = report
+        reports[job.key] = report
         if report.tested:
             store.put(job, report)
-    return [Probed(job, reports[id(job)]) for job in jobs]
+    return [Probed(job, reports[job.key]) for job in jobs]
 
 
 def _probe_now(jobs: Sequence[Job], limit: float) -> list[Report]:
@@ -48,7 +56,7 @@ def _probe_now(jobs: Sequence[Job], limit: float) -> list[Report]:
     if child_process.can_start_child():
         try:
             return child_process.run(jobs, limit)
-        except (OSError, RuntimeError) as error:  # RuntimeError: in an isolated subinterpreter
+        except OSError as error:
             logger.warning("cannot start a child process (%s); plugins are tested in this process instead", error)
     from hotshoe_loader.child_steps import probe_plugin
 

@@ -41,6 +41,8 @@ class ProcessChanges:
         self._lists = [_SearchList(module, name) for module, name in _LISTS]
         self._threads = _threads()
         self._core = CoreChanges()
+        self.core_changes: list[str] = []
+        """Which of the texts that ``put_back`` returned are about hotshoe_core."""
         self._settings = [(setting, setting.value()) for setting in _SETTINGS]
 
     def put_back(self) -> list[str]:
@@ -53,7 +55,8 @@ class ProcessChanges:
         """
         changes = self._put_back_builtins()  # first: the code below uses open, sorted and other built-in functions
         changes += self._put_back_modules()
-        changes += self._core.put_back()
+        self.core_changes = self._core.put_back()
+        changes += self.core_changes
         changes += self._put_back_variables()
         changes += self._put_back_handlers()
         for setting, value in self._settings:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_loader.catalog import CATALOG
 
-__all__ = ["REFERENCE", "find_devices", "rank"]
+__all__ = ["REFERENCE", "find_devices", "find_named", "rank"]
 
 REFERENCE = "reference"
 """The reserved name of the built-in provider and of its device, which is used if no plugin offers a device."""
@@ -82,18 +82,27 @@ def find_devices(token: str, devices: Sequence[Device]) -> list[Device]:
     not a backend that is a hundred times slower.
     """
     name = token.strip().lower()
+    named = find_named(token, devices)
+    if named:
+        return named
+    types = {entry for entry in DeviceType if entry.value == name}
+    types |= {DeviceType.IGPU} if DeviceType.GPU in types else set()
+    others = [device for device in devices if device.provider != REFERENCE]
+    return [device for device in others if (device.type in types if types else device.family.lower() == name)]
+
+
+def find_named(token: str, devices: Sequence[Device]) -> list[Device]:
+    """The devices that have a name, or whose backend or provider has it; [] for the name of a type or family."""
+    name = token.strip().lower()
     types = [entry for entry in DeviceType if entry.value == name]
     # The name of a type means that type only, even if a device of another type has the same name.
     exact = [device for device in devices if device.name.lower() == name and (not types or device.type in types)]
-    if exact:
+    if exact or types:
         return exact
     others = [device for device in devices if device.provider != REFERENCE]
-    if types:
-        wanted = {*types, DeviceType.IGPU} if types == [DeviceType.GPU] else set(types)
-        return [device for device in others if device.type in wanted]
     by_backend = [device for device in others if _backend(device).lower() == name]
     by_provider = [device for device in others if device.provider.lower() == name]
-    return by_backend or by_provider or [device for device in others if device.family.lower() == name]
+    return by_backend or by_provider
 
 
 def _backend(device: Device) -> str:

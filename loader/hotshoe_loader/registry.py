@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hotshoe_core.contract.device import BackendParams, Device, DeviceType
-from hotshoe_core.errors import BackendError, InputTypeError, PluginError
-from hotshoe_core.errors.arguments import listed
+from hotshoe_core.errors import BackendError, PluginError
 from hotshoe_core.errors.text import printable
 from hotshoe_loader import texts
 from hotshoe_loader.activate import UsableProvider, backends_over, changes_by, open_backend
-from hotshoe_loader.catalog import find_entry
-from hotshoe_loader.options import Options, written
+from hotshoe_loader.catalog import RPC
+from hotshoe_loader.options import Options, normalise
 from hotshoe_loader.rank import find_devices, rank
 from hotshoe_loader.servers import add_server, devices_of, endpoint_of, remove_server
-from hotshoe_loader.survey import Survey
+from hotshoe_loader.survey import NOTHING, Survey
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
+from hotshoe_loader.wanted import names_in
 
 if TYPE_CHECKING:
     from hotshoe_core.contract.backend import Backend
@@ -28,11 +28,19 @@ __all__ = ["Registry"]
 logger = logging.getLogger("hotshoe.loader")
 
 
+class _ReloadSurvey(Protocol):
+    """Takes a new survey for a registry: a complete one, or with ``names`` at least what they and ``earlier`` need."""
+
+    def __call__(
+        self, registry: Registry, options: Options, names: Sequence[str] = (), earlier: Survey = NOTHING
+    ) -> Survey: ...
+
+
 class Registry:
     """The devices of this machine, best first, and a verdict on every candidate plugin and library.
 
     ``load_all`` creates it. It changes only when a method is called: ``open`` opens a backend, ``unload`` removes
-    devices, ``reload`` searches again.
+    devices, ``reload`` searches again. ``survey``, ``extend`` and ``check_required`` are for ``load_all`` only.
     """
 
     __slots__ = ("_failed", "_lost", "_opened", "_options", "_ranked", "_reload_survey", "_unloaded", "survey")
@@ -40,7 +48,7 @@ class Registry:
     survey: Survey
     """What was found."""
 
-    def __init__(self, survey: Survey, options: Options, reload_survey: Callable[..., Survey]) -> None:
+    def __init__(self, survey: Survey, options: Options, reload_survey: _ReloadSurvey) -> None:
         """Rank the devices of a survey. ``reload_survey`` takes a new survey for this registry; see ``reload``."""
         self._options = options
         self._reload_survey = reload_survey
@@ -58,7 +66,7 @@ class Registry:
         self.survey, self._ranked = survey, ranked
         unmatched = texts.unmatched(options.prefer, ranked) if survey.complete else ()
         if unmatched:
-            names = ", ".join(written("prefer", token) for token in unmatched)
+            names = ", ".join(options.written("prefer", token) for token in unmatched)
             using = texts.describe(self.devices[0]) if self.devices else "none"
             logger.warning("%s matches no device; using %s", names, using)
 
@@ -67,8 +75,8 @@ class Registry:
         survey = survey or self.survey
         for token in texts.unmatched(self._options.require, survey.devices):
             ranked = rank(survey.devices, self._options.prefer)
-            error = texts.not_found(written("require", token), token, ranked, survey.verdicts)
-            if error.message.startswith("HOTSHOE_REQUIRE"):
+            error = texts.not_found(self._options.written("require", token), token, ranked, survey.verdicts)
+            if ("require", token) in self._options.from_variables:
                 error.hint = f"{error.hint}; or unset HOTSHOE_REQUIRE"
             raise error
 
@@ -143,16 +151,8 @@ class Registry:
             if not self.devices:
                 raise texts.none_left(self.verdicts)
             return [next((item for item in self.devices if item.name not in self._lost), self.devices[0])]
-        given = (
-            [device]
-            if isinstance(device, str)
-            else listed("device", device, "a name or a list of names", InputTypeError)
-        )
-        if not given or not all(isinstance(token, str) for token in given):
-            raise InputTypeError(f"device= takes None, a name or a list of names, got {device!r:.100}")
-        tokens = [name.strip() for token in given for name in token.split(",")]
         chosen: dict[str, Device] = {}
-        for token in tokens:
+        for token in names_in(device):
             endpoint = endpoint_of(token)
             found = find_devices(token, self.devices) if endpoint is None else self._devices_of_server(endpoint)
             if not found:
@@ -168,20 +168,25 @@ class Registry:
         found = devices_of(endpoint, self.devices)
         if not found:
             add_server(endpoint)
-            self._test_again("rpc")
+            self._test_servers_again()
             found = devices_of(endpoint, self.devices)
         if not found:
             error = texts.not_found(f"device='rpc://{endpoint}'", "rpc", self.devices, self.verdicts)
             remove_server(endpoint)
-            self._test_again("rpc")
+            self._test_servers_again()
             raise error
         return found
 
-    def _test_again(self, name: str) -> None:
-        """Test the plugin of one backend again, and use the earlier reports on the others."""
-        entry = find_entry(name)
-        earlier = self.survey.without(entry.distribution if entry else name)
-        self.extend(self._reload_survey(self, self._options, () if self.survey.complete else (name,), earlier))
+    def _test_servers_again(self) -> None:
+        """Test the plugin for servers again, and use the earlier reports on the others."""
+        earlier = self.survey.without(RPC.distribution)
+        for provider in self.survey.providers.values():
+            if provider.plugin and normalise(provider.plugin.distribution) == RPC.distribution:
+                self._failed.pop(provider.name, None)
+                self._unloaded.discard(provider.name)
+                for device in provider.devices:
+                    self._lost.pop(device.name, None)
+        self.extend(self._reload_survey(self, self._options, () if self.survey.complete else (RPC.name,), earlier))
 
     def why(self, device: str | Iterable[str] | Device | None = None) -> str:
         """One line: the device that ``device`` means (see ``select``), and why it is used."""

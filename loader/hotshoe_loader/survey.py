@@ -27,7 +27,7 @@ from hotshoe_loader.names import Names
 from hotshoe_loader.options import Options, normalise
 from hotshoe_loader.other_verdicts import not_installed, reference
 from hotshoe_loader.policy import Policy
-from hotshoe_loader.probe import Probed, probe_all
+from hotshoe_loader.probe import Probed, kept_reports, probe_all
 from hotshoe_loader.rank import REFERENCE
 from hotshoe_loader.report import Job, JobKey, Report
 from hotshoe_loader.texts import only_reference, warnings
@@ -126,7 +126,8 @@ def take_survey(
     if unknown and wanted is not None:  # it may be a name of something that was not tested
         return take_survey(options, refresh, (), replace(earlier, reports=reports))
     prefixes = [name for report in reports.values() for name in report.environment]
-    notes = (*unknown, *unknown_variables(prefixes))
+    # A plugin that was not tested may read a variable.
+    notes = (*unknown, *unknown_variables(prefixes)) if wanted is None else ()
     survey = Survey(MappingProxyType(providers), tuple(verdicts), notes, wanted is None, reports)
     _log(survey, earlier)
     return survey
@@ -153,11 +154,14 @@ def _survey_libraries(
     found = find_without_plugin(searched, _backends(probed))
     if shared.backends is not None:
         found = {backend: libraries for backend, libraries in found.items() if backend in shared.backends}
-    libraries, verdicts = vet_without_plugin(found, shared.policy, driver is not None)
-    if driver is None or not libraries:
+    jobs = jobs_without_plugin(driver, found, searched) if driver is not None else []
+    known = kept_reports(jobs, shared.store, shared.refresh, shared.earlier.reports)
+    reported = {job.driven_backend for job in jobs if job.key in known}
+    libraries, verdicts = vet_without_plugin(found, shared.policy, driver is not None, reported)
+    jobs = [job for job in jobs if job.driven_backend in libraries]
+    if not jobs:
         return [], [], verdicts
-    jobs = jobs_without_plugin(driver, libraries, searched)
-    tested = probe_all(jobs, shared.options.timeout, shared.store, shared.refresh, shared.earlier.reports)
+    tested = probe_all(jobs, shared.options.timeout, shared.store, shared.refresh, known)
     usable, more = admit_libraries(tested, libraries, shared.names, shared.policy, shared.store)
     return tested, usable, [*verdicts, *more]
 
@@ -205,7 +209,8 @@ def _driver(probed: Sequence[Probed]) -> Job | None:
 
 
 def _log(survey: Survey, earlier: Survey) -> None:
-    fresh = [verdict for verdict in survey.verdicts if verdict not in earlier.verdicts]
+    logged = set(earlier.verdicts)
+    fresh = [verdict for verdict in survey.verdicts if verdict not in logged]
     for verdict in fresh:
         trace = "".join(f"\n  {line}" for line in verdict.details.get("traceback", ()))
         logger.debug("%s%s%s", verdict, f" ({verdict.hint})" if verdict.hint else "", trace)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, did_you_mean
 from hotshoe_core.errors.text import printable
-from hotshoe_loader.catalog import find_entry
+from hotshoe_loader.catalog import CPU, find_entry
 from hotshoe_loader.ggml.file_names import BACKENDS_WITHOUT_PLUGIN, variant_of
-from hotshoe_loader.options import Options, normalise, written
+from hotshoe_loader.options import Options, normalise
 from hotshoe_loader.rank import REFERENCE, find_devices
 from hotshoe_loader.verdict import Outcome, Verdict
 
@@ -39,7 +40,7 @@ def why(
     reasons = [_cause(device, devices, options)]
     no_gpu = device.type not in _GPUS and not any(other.type in _GPUS for other in devices)
     if missing and not (no_gpu and missing == ["gpu"]):  # else it would be said twice
-        reasons.append(f"{', '.join(written('prefer', token) for token in missing)} matches no device")
+        reasons.append(f"{', '.join(options.written('prefer', token) for token in missing)} matches no device")
     if no_gpu:
         reasons.append(_no_gpu(verdicts))
     if device.type is DeviceType.IGPU:
@@ -68,7 +69,7 @@ def _cause(device: Device, devices: Sequence[Device], options: Options) -> str:
     for option, tokens in (("require", options.require), ("prefer", options.prefer)):
         token = next((token for token in tokens if device in find_devices(token, devices)), None)
         if token is not None:
-            return f"first by {written(option, token)}"
+            return f"first by {options.written(option, token)}"
     if device.provider == REFERENCE:
         return "slow, and used only because no plugin offers a device"
     if len(devices) == 1:
@@ -207,8 +208,10 @@ def not_found(argument: str, token: str, devices: Sequence[Device], verdicts: Se
     message = f"{argument} matches no device; found: {found}"
     about = [verdict for verdict in related(token, verdicts) if not verdict.outcome.usable]
     about = [verdict for verdict in about if verdict.outcome is not Outcome.OUTSCORED]  # its backend is used
-    for verdict in about:
-        if not any(verdict is not other and verdict.reason in other.reason for other in about):  # said once
+    reasons = [verdict.reason for verdict in about]
+    for i, verdict in enumerate(about):
+        others = reasons[:i] + [reason for reason in reasons[i:] if reason != verdict.reason]
+        if not any(verdict.reason in other for other in others):  # said once
             message += f"\n  {verdict}"
     hint = _remedy(about) or _next_step(token, devices, verdicts)
     return DeviceNotFoundError(message, verdicts=verdicts, hint=hint)
@@ -247,12 +250,13 @@ def _next_step(token: str, devices: Sequence[Device], verdicts: Sequence[Verdict
     if entry is not None:
         if entry.relevant:
             return entry.install
-        return f"{entry.distribution} is for {' or '.join(entry.platforms)}; this is {sys.platform}"
+        places = [" on ".join(pair) for pair in entry.machines] or entry.platforms
+        return f"{entry.distribution} is for {' or '.join(places)}; this is {sys.platform} on {platform.machine()}"
     backend = name.partition(":")[0].removeprefix("ggml-")
     if backend in BACKENDS_WITHOUT_PLUGIN:
         return (
-            f"hotshoe-ggml-cpu drives ggml's {backend!r}: name the folder of its library in paths= or HOTSHOE_PATH, or "
-            "set HOTSHOE_SYSTEM=1 to search those of the system's packages"
+            f"{CPU.distribution} drives ggml's {backend!r}: name the folder of its library in paths= or HOTSHOE_PATH, "
+            "or set HOTSHOE_SYSTEM=1 to search those of the system's packages"
         )
     names = {device.name for device in devices} | {device.provider for device in devices}
     names |= {verdict.candidate for verdict in verdicts if verdict.kind == "plugin" and verdict.outcome.usable}

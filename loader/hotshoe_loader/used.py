@@ -44,7 +44,7 @@ def file_of(module: str) -> str:
     try:
         spec = getattr(sys.modules[module], "__spec__", None) if module in sys.modules else _find(module)
         file = spec and (spec.origin or ":".join(spec.submodule_search_locations or ()))
-    except Exception:  # a foreign finder or module can raise anything
+    except (Exception, SystemExit):  # a foreign finder or module can raise anything
         return ""
     return file if isinstance(file, str) and file not in ("built-in", "frozen") else ""
 

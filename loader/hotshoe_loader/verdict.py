@@ -147,7 +147,7 @@ class Rejected(Exception):  # noqa: N818 - not an error: a stage's result for a 
         if age is None or not self.outcome.broken:
             return self
         when = f"{age:.0f} s" if age < 120 else f"{age / 60:.0f} minutes"
-        reason = f"{self.reason} (found {when} ago; it is tested again when its files change)"
+        reason = f"{self.reason} (found {when} ago; load_all(refresh=True) tests it again)"
         rejected = Rejected(self.outcome, reason, self.hint)
         rejected.details = self.details
         return rejected

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from hotshoe_loader.catalog import owner_of_provider
+from hotshoe_core.contract.device import DeviceType
+from hotshoe_core.errors import InputTypeError
+from hotshoe_core.errors.arguments import listed
+from hotshoe_loader.catalog import CPU, owner_of_provider
 from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.options import normalise
 from hotshoe_loader.rank import REFERENCE
@@ -13,10 +17,13 @@ from hotshoe_loader.servers import endpoint_of
 __all__ = ["backends_in", "names_in", "plugins_for"]
 
 
-def names_in(device: str | Iterable[str]) -> list[str]:
-    """The names in ``device=``: a list of names, or one text with commas. Anything else is left to the selection."""
-    given = [device] if isinstance(device, str) else list(device)
-    return [name.strip() for token in given if isinstance(token, str) for name in token.split(",")]
+def names_in(device: Any) -> list[str]:
+    """The names in ``device=``: of a list of names, or of one text with commas. Raises InputTypeError for others."""
+    expected = "a name or a list of names"
+    given = [device] if isinstance(device, str) else listed("device", device, expected, InputTypeError)
+    if not given or not all(isinstance(token, str) for token in given):
+        raise InputTypeError(f"device= takes None, {expected}, got {device!r:.100}")
+    return [name.strip() for token in given for name in token.split(",")]
 
 
 def backends_in(names: Iterable[str]) -> set[str]:
@@ -41,11 +48,12 @@ def plugins_for(names: Sequence[str], plugins: Sequence[EntryPoint]) -> set[Entr
             for plugin in plugins
             if (normalise(plugin.distribution) == owner.distribution if owner else normalise(plugin.name) == token)
         ]
-        if owner is None and not found:
+        # A type means devices of every plugin, even if an entry point has its name.
+        if owner is None and (not found or token in _TYPES):
             return None
         wanted.update(found)
-        wanted.update(plugin for plugin in plugins if normalise(plugin.distribution) == _CPU)
+        wanted.update(plugin for plugin in plugins if normalise(plugin.distribution) == CPU.distribution)
     return wanted
 
 
-_CPU = "hotshoe-ggml-cpu"
+_TYPES = frozenset(kind.value for kind in DeviceType)

@@ -15,6 +15,7 @@ import hotshoe_core
 from hotshoe_loader import cache, child_process, load_all, probe
 from hotshoe_loader.find import find_plugins
 from hotshoe_loader.report import Job, Report
+from hotshoe_loader.used import file_of
 from tests.loader.conftest import _forget
 from tests.support.fake_plugins import GOOD
 
@@ -175,6 +176,18 @@ def test_changed_libraries_are_probed_again(native_plugin, natives, count):
     assert len(count()) == 3
 
 
+def test_a_package_with_a_module_of_its_own_name_is_compared_as_a_whole(site, count):
+    (site.path / "acme").mkdir()
+    (site.path / "acme" / "__init__.py").write_text(GOOD_CODE)
+    (site.path / "acme" / "acme.py").write_text("")
+    (site.path / "acme" / "more.py").write_text("")
+    site.install("acme", None)
+    start()
+    (site.path / "acme" / "more.py").write_text("# changed")
+    start()
+    assert count() == ["acme", "acme"]
+
+
 def test_variables_of_the_manifest_count(site, count, monkeypatch):
     (site.path / "acme").mkdir()
     (site.path / "acme" / "__init__.py").write_text(GOOD_CODE)
@@ -191,7 +204,7 @@ def test_failures_are_kept_for_a_while_and_say_so(site, count, monkeypatch):
     start()
     verdict = start().verdicts[0]
     assert count() == ["bad"]
-    assert "it is tested again when its files change" in verdict.reason
+    assert "load_all(refresh=True) tests it again" in verdict.reason
     now = time.time()
     monkeypatch.setattr(cache.time, "time", lambda: now + cache.MAX_FAILURE_AGE + 1)
     assert "ago" not in start().verdicts[0].reason
@@ -321,3 +334,12 @@ def test_old_entries_are_removed_once_per_start(site, count, monkeypatch):
     start()
     assert count() == ["aaa", "bbb", "ccc"]
     assert len(looked) == 1
+
+
+def test_a_finder_that_exits_does_not_end_the_program(monkeypatch):
+    class Exits:
+        def find_spec(self, name, path, target=None):
+            sys.exit("no")
+
+    monkeypatch.setattr(sys, "meta_path", [Exits()])
+    assert file_of("nowhere_at_all") == ""

@@ -26,6 +26,26 @@ def children_of_this_process() -> set[str]:
     return {n for listed in Path("/proc/self/task").glob("*/children") for n in listed.read_text().split()}
 
 
+def test_an_isolated_subinterpreter_can_start_no_child():
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    code = "from hotshoe_loader.child_process import can_start_child; print(can_start_child())"
+    run = f"i = s.create(); s.run_string(i, {code!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {name} as s; {run}"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_another_error_does_not_run_plugins_in_this_process(site, monkeypatch):
+    def fail(jobs, limit):
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(child_process, "run", fail)
+    site.good("acme")
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        load_all()
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays(probes, tmp_path):
     """No child, no thread, no file, no change of this process."""

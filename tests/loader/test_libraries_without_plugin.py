@@ -8,6 +8,7 @@ import pytest
 
 from hotshoe_loader import Outcome, load_all, probe
 from hotshoe_loader.ggml import without_plugin
+from tests.loader.conftest import _forget
 
 
 @pytest.fixture
@@ -124,6 +125,14 @@ def test_thousands_of_files_take_no_process_each(driver, natives, monkeypatch):
     assert found["ggml-empty1999"].outcome is Outcome.IMPORT_ERROR
     assert "not a shared library" in found["ggml-empty1999"].reason
     assert "it was not tested: the folders contain libraries of" in found["ggml-strange"].reason
+
+
+def test_the_header_of_a_library_with_a_valid_report_is_not_read(driver, natives, probes, monkeypatch):
+    natives.variant("strange", None, folder=driver)
+    assert "strange:0" in names(load_all(paths=driver))
+    _forget()
+    monkeypatch.setattr(without_plugin, "_fault", None)
+    assert "strange:0" in names(load_all(paths=driver))
 
 
 def test_block_and_allow(driver, natives):

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from hotshoe_core.errors import DeviceNotFoundError
-from hotshoe_loader import Outcome, load_all, probe
+from hotshoe_core.errors import DeviceNotFoundError, InputTypeError, PluginError
+from hotshoe_loader import Outcome, load_all, probe, registry
+from hotshoe_loader.verdict import Rejected
 from tests.support.fake_plugins import GOOD
 
 CPU = GOOD.replace("{arguments}", "'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU")
@@ -72,6 +73,30 @@ def test_a_second_name_adds_its_plugin(probed):
     assert load_all(device="acme:0") is registry
     assert names(registry) == ["cpu", "acme:0", "acme:1", "reference"]
     assert sorted(probed) == ["acme", "ggml-cpu"]
+
+
+@pytest.mark.parametrize("device", ["accel", "npu", "ggml", "same:0"])
+def test_the_meaning_of_a_name_does_not_depend_on_earlier_calls(probed, site, device):
+    """Any plugin may have a device of a type or family, or of a name that is not reserved."""
+    site.good("aaa", "'aaa', 'ggml', ('npu:7', 'same:0')")
+    site.good("zzz", "'zzz', 'ggml', ('npu:8', 'same:0')")
+    load_all(device="zzz")
+    load_all(device=device)
+    assert {"aaa", "slow"} <= set(probed)
+
+
+@pytest.mark.parametrize("entry", ["gpu", "ggml"])
+def test_an_entry_point_with_the_name_of_a_type_or_family_does_not_hide_others(probed, site, entry):
+    site.good("acme-odd", "'odd', 'odd', ('odd:0',), DeviceType.GPU", entry=entry)
+    load_all(device=entry)
+    assert sorted(probed) == sorted(["acme", "ggml-cpu", "slow", entry])
+
+
+@pytest.mark.parametrize("device", [5, [], ["cpu", 5], b"cpu"])
+def test_a_device_that_is_no_name_is_an_error(probed, device):
+    with pytest.raises(InputTypeError, match="a name or a list of names"):
+        load_all(device=device)
+    assert not probed
 
 
 def test_a_missing_device_is_looked_for_everywhere(probed):
@@ -153,3 +178,23 @@ def test_a_server_can_be_named_before_anything_was_tested(servers):
     registry = load_all(device="rpc://b:2,cpu")
     assert [device.name for device in registry.select("rpc://b:2,cpu")] == ["rpc:1", "cpu"]
     assert sorted(set(servers)) == ["ggml-cpu", "ggml-rpc"]
+
+
+@pytest.mark.parametrize("how", ["failed", "unloaded", "lost"])
+def test_a_new_test_of_the_plugin_for_servers_forgets_what_happened_before(servers, monkeypatch, how):
+    found = load_all()
+    if how == "failed":
+
+        def fail(*arguments):
+            raise Rejected(Outcome.CRASHED, "it fails once")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(registry, "open_backend", fail)
+            with pytest.raises(PluginError, match="fails once"):
+                found.open("rpc:0")
+    elif how == "unloaded":
+        found.unload("rpc:0")
+    else:
+        found._note_lost("rpc:0", "the network is down")
+    assert [device.name for device in found.select("rpc://c:3")] == ["rpc:1"]
+    assert (found._failed, found._unloaded, found._lost) == ({}, set(), {})

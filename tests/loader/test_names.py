@@ -74,6 +74,14 @@ def test_two_plugins_with_one_provider_name_are_both_named(site, caplog):
     assert "zeta 1.0 has a provider 'acme', but alpha 1.0 already has one" in warned(caplog)
 
 
+def test_a_provider_with_the_name_of_an_entry_point_is_refused_as_reserved(site, caplog):
+    site.good("alpha", "'zeta', 'alpha', ('a',)")
+    site.good("zeta", "'other', 'zeta', ('z',)")
+    assert verdict(load_all(), "alpha").outcome is Outcome.SHADOWED
+    said = "alpha 1.0 has a provider 'zeta', but that name is reserved for the entry point 'zeta' of zeta 1.0"
+    assert said in warned(caplog)
+
+
 def test_two_plugins_with_one_device_name_are_both_named(site, caplog):
     site.good("zeta", "'zeta', devices=('x', 'z')")
     site.good("alpha", "'alpha', devices=('x',)")

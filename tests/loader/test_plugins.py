@@ -402,6 +402,17 @@ def test_a_variable_that_nothing_reads_is_a_warning(site, caplog, monkeypatch):
     assert [record.getMessage() for record in caplog.records] == [line]
 
 
+def test_a_variable_of_a_plugin_that_is_not_tested_is_no_mistake(site, caplog, monkeypatch):
+    monkeypatch.setenv("HOTSHOE_ACME_LEVEL", "5")
+    (site.path / "acme").mkdir()
+    (site.path / "acme" / "__init__.py").write_text(GOOD.replace("{arguments}", ""))
+    (site.path / "acme" / "hotshoe-plugin.json").write_text('{"format": 1, "environment": ["HOTSHOE_ACME_"]}')
+    site.install("acme", None)
+    load_all(device="reference")
+    load_all()
+    assert not caplog.records
+
+
 def test_a_variable_that_resembles_none_gets_no_guess(site, monkeypatch):
     monkeypatch.setenv("HOTSHOE_FOO", "cpu")
     assert "HOTSHOE_FOO has no effect; docs/loader.md lists the variables" in load_all().explain()

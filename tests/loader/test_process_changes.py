@@ -144,6 +144,18 @@ def test_a_plugin_that_replaces_an_op_of_ours_is_a_warning(site, caplog, monkeyp
     assert hotshoe_core.ops.mul.reference(2, 3) == 6
 
 
+def test_another_change_is_no_warning_whatever_its_name(site, caplog, monkeypatch):
+    evil = "import os; os.environ['FOR_hotshoe_core'] = '1'"
+    site.install("acme", GOOD_CODE.replace("        backend = open_ref", f"        {evil}\n        backend = open_ref"))
+    registry = load_all()
+    monkeypatch.delenv("FOR_hotshoe_core", raising=False)
+    with caplog.at_level("INFO", "hotshoe.loader"):
+        registry.open("npu:0").close()
+    monkeypatch.delenv("FOR_hotshoe_core", raising=False)
+    changed = [record for record in caplog.records if "FOR_hotshoe_core set" in record.getMessage()]
+    assert [record.levelname for record in changed] == ["INFO"]
+
+
 def test_what_is_added_stays_and_is_named(monkeypatch):
     process = ProcessChanges()
     monkeypatch.setenv("ACME", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.errors import BackendError, DeviceNotFoundError, HotshoeError, PluginError
 from hotshoe_loader import Outcome, Verdict, load_all
 from hotshoe_loader.rank import rank
+from hotshoe_loader.texts import not_found
 from tests.support.fake_plugins import GOOD
 
 GIB = 1 << 30
@@ -329,7 +331,40 @@ def test_mlx_is_not_for_macos_only(site):
     assert "mlx" in hint_for("mlx")
     assert "pip install" in hint_for("mlx")
     if sys.platform != "darwin":
-        assert hint_for("metal") == f"hotshoe-ggml-metal is for darwin; this is {sys.platform}"
+        assert hint_for("metal") == f"hotshoe-ggml-metal is for darwin; this is {sys.platform} on {platform.machine()}"
+
+
+def test_mlx_is_not_proposed_on_an_intel_mac(site, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    hints = [verdict.hint for verdict in load_all(refresh=True).verdicts if "mlx" in verdict.candidate]
+    assert not hints
+    assert "darwin on arm64" in hint_for("mlx")
+    assert "this is darwin on x86_64" in hint_for("mlx")
+
+
+def test_a_reason_that_two_plugins_share_is_said_once():
+    shared = [
+        Verdict(name, "plugin", Outcome.NO_DEVICE, "no driver", details={"family": "acme"}) for name in ("a", "b")
+    ]
+    longer = Verdict("c", "plugin", Outcome.NO_DEVICE, "all fail: no driver", details={"family": "acme"})
+    assert not_found("device='acme'", "acme", [], shared).message.count("no driver") == 1
+    assert not_found("device='acme'", "acme", [], [*shared, longer]).message.endswith(
+        "\n  c: no-device: all fail: no driver"
+    )
+
+
+def test_messages_say_how_a_name_was_given_when_the_registry_was_made(site, monkeypatch):
+    """Not by the variable's value at the time of the message."""
+    site.good("acme", "'acme', 'acme', ('acme:0', 'acme:1')")
+    by_argument = load_all(prefer="acme:1")
+    monkeypatch.setenv("HOTSHOE_PREFER", "acme:0")
+    by_variable = load_all(prefer=iter(["cpu"]))
+    monkeypatch.setenv("HOTSHOE_PREFER", "acme:1")
+    assert "first by prefer='acme:1'" in by_argument.why()
+    assert "prefer='cpu' matches no device" in by_variable.why()
+    monkeypatch.delenv("HOTSHOE_PREFER")
+    assert "first by HOTSHOE_PREFER=acme:0" in by_variable.why()
 
 
 def test_a_preferred_gpu_that_is_missing_is_said_once(site, caplog):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hotshoe_core.contract.device import name_problem
 from hotshoe_core.errors.install import pip_install
-from hotshoe_loader.catalog import find_entry
+from hotshoe_loader.catalog import CPU, find_entry
 from hotshoe_loader.ggml.file_names import LibraryCandidate, list_libraries
 from hotshoe_loader.policy import Policy
 from hotshoe_loader.rank import REFERENCE
@@ -37,11 +37,12 @@ def find_without_plugin(folders: Iterable[Path], backends: Collection[str]) -> d
 
 
 def vet_without_plugin(
-    found: Mapping[str, Sequence[LibraryCandidate]], policy: Policy, has_driver: bool
+    found: Mapping[str, Sequence[LibraryCandidate]], policy: Policy, has_driver: bool, reported: Collection[str] = ()
 ) -> tuple[dict[str, Sequence[LibraryCandidate]], list[Verdict]]:
     """Return the libraries that may be probed, by backend, and the verdicts on the others.
 
-    has_driver: whether a plugin can drive them.
+    has_driver: whether a plugin can drive them. reported: the backends whose libraries have a valid report; their
+    headers are not read.
     """
     passed: dict[str, Sequence[LibraryCandidate]] = {}
     verdicts: list[Verdict] = []
@@ -50,6 +51,9 @@ def vet_without_plugin(
             _vet(backend, libraries, policy)
         except Rejected as rejected:
             verdicts += unusable_verdicts(None, libraries, rejected)
+            continue
+        if backend in reported and len(passed) < MAX_BACKENDS:
+            passed[backend] = libraries
             continue
         broken = [fault for library in libraries if (fault := _fault(library, policy)) is not None]
         if len(broken) == len(libraries):  # no process is needed to find that out
@@ -80,7 +84,7 @@ def _too_many(n: int) -> Rejected:
     return Rejected(
         Outcome.TIMED_OUT,
         f"it was not tested: the folders contain libraries of {n} backends, and at most {MAX_BACKENDS} are tested",
-        "name the library in load_all(allow=...) or HOTSHOE_ALLOW, or a folder with fewer libraries",
+        "name a folder with fewer libraries in load_all(paths=...) or HOTSHOE_PATH",
     )
 
 
@@ -139,7 +143,7 @@ def _verdicts_without_driver(libraries: Iterable[LibraryCandidate], policy: Poli
         why = _fault(library, policy) or Rejected(
             Outcome.NOT_INSTALLED,
             f"no usable plugin can drive ggml's {library.backend!r} backend",
-            f"{pip_install('hotshoe-ggml-cpu')}, which drives libraries of any name",
+            f"{pip_install(CPU.distribution)}, which drives libraries of any name",
         )
         elapsed = time.perf_counter() - start
         yield why.verdict(library.name, "library", str(library.path), elapsed, {"backend": library.backend})
