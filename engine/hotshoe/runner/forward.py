@@ -60,13 +60,23 @@ class TextForward:
     """The graphs of one model over one cache. Sizes are rounded up to buckets, so that steps can reuse graphs."""
 
     def __init__(
-        self, model: TextModule, backend: Backend, cache: Cache, spec: Sequence[LayerSpec], *, n_ctx: int, n_ubatch: int
+        self,
+        model: TextModule,
+        backend: Backend,
+        cache: Cache,
+        spec: Sequence[LayerSpec],
+        *,
+        n_ctx: int,
+        n_trained: int,
+        n_ubatch: int,
     ) -> None:
+        """n_trained: the longest context that the model was trained for."""
         self.n_vocab = 0  # known after the first graph is built
         self._model = model
         self._backend = backend
         self._cache = cache
         self._n_ctx = n_ctx
+        self._n_trained = n_trained
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
         self._per_octave = rows_per_octave(backend)
@@ -107,9 +117,8 @@ class TextForward:
 
     def too_long_hint(self, what: str) -> str:
         """Return what to do if ``what`` has more tokens than the context."""
-        trained = self._model.config.n_ctx
-        if self._n_ctx >= trained:
-            return f"shorten the {what}; the model was trained for at most {trained} tokens"
+        if self._n_ctx >= self._n_trained:
+            return f"shorten the {what}; the model was trained for at most {self._n_trained} tokens"
         return f"use a larger n_ctx, or shorten the {what}"
 
     def _check_span(self, span: Any) -> None:

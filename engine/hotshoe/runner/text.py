@@ -85,7 +85,15 @@ class TextModel(LoadedModel):
             dtype=params.dtype,
         )
         _require_room(self.backend, free)
-        self._forward = TextForward(model, self.backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.max_graph_rows)
+        self._forward = TextForward(
+            model,
+            self.backend,
+            self._cache,
+            spec,
+            n_ctx=n_ctx,
+            n_trained=self.metadata.arch.get("context_length", n_ctx),  # the model's config has the chosen n_ctx
+            n_ubatch=params.max_graph_rows,
+        )
         self.engine = Engine(
             self.backend,
             self._forward,
