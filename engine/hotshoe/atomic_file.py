@@ -40,7 +40,7 @@ def check_target(destination: str | os.PathLike[str], overwrite: bool, *, exampl
     if real.exists() and not overwrite:
         raise ConversionError(
             f"{target} exists already",
-            hint="choose another name, or allow it to be replaced (overwrite=True, --overwrite)",
+            hint="choose another name, or allow it to be replaced: overwrite=True",
         )
     return target
 

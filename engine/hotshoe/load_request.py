@@ -145,7 +145,7 @@ def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: Runne
         raise ModelError(
             f"{file.path} is {task.description}; expected {expected.description}",
             hint=f"give the file of {expected.description}; "
-            f"this one is {task.description}: task={task.value!r}, or `hotshoe {_COMMANDS[task]}`",
+            f"this one is {task.description}: `hotshoe {_COMMANDS[task]}`, or in Python task={task.value!r}",
         )
     for name in _ONLY_TEXT if task is not Task.TEXT else ():
         value, default = getattr(runner, name), getattr(RunnerParams(), name)

@@ -105,8 +105,8 @@ def load_model(
       memory runs out, layers are moved to another device, and ``model.placement_report()`` lists the moves.
 
     Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, OptionError for an unknown option,
-    ModelError for a task or an option that does not fit the file, DeviceNotFoundError, PlacementError or
-    InsufficientMemoryError. Nothing stays loaded then.
+    ModelError for a task or an option that does not fit the file, DTypeError for an unknown ``kv_dtype``,
+    DeviceNotFoundError, PlacementError, BackendError or InsufficientMemoryError. Nothing stays loaded then.
     """
     if progress is not None and not callable(progress):
         raise ModelError(f"progress is {described(progress)}; expected a function that takes one number, 0 to 1")
@@ -169,6 +169,8 @@ def plan_model(
 
     if simulate is not None:
         simulate = listed("simulate", simulate, "a list of Device", PlacementError)
+        if not simulate:
+            raise PlacementError("simulate is empty; expected one Device or more")
         if wrong := [d for d in simulate if not isinstance(d, Device)]:
             raise PlacementError(f"simulate has {shown(wrong[0])}; expected a list of Device")
     groups = group_options(options, ("device", "n_ctx", "simulate"))

@@ -249,7 +249,7 @@ def test_a_person_is_told_that_the_prompt_is_read(
 @pytest.mark.parametrize(
     ("argv", "error", "hint"),
     [
-        (("--max-tokens", "-5"), "--max-tokens is -5; expected 1 or more", "leave it out, or give -1, for no limit"),
+        (("--max-tokens", "-5"), "--max-tokens is -5; expected 1 or more", "leave --max-tokens out for no limit"),
         (("--ctx", "0"), "--ctx is 0", ""),
         (("--cpu-moe",), "--cpu-moe: the model has no experts", "leave it out"),
         (("--n-cpu-moe", "2"), "--n-cpu-moe 2: the model has no experts", "leave it out"),
@@ -273,11 +273,18 @@ def test_errors_name_options(argv: tuple[str, ...], error: str, hint: str, capsy
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("load the model with a larger n_ctx, or shorten the text", "use a larger --ctx, or shorten the text"),
+        ("use a larger n_ctx, or shorten the text", "use a larger --ctx, or shorten the text"),
         ("split it, or pass truncate=True to use its beginning", "split it, or pass --truncate to use its beginning"),
-        ("this is a text model: task='text', or `hotshoe run`", "this is a text model: `hotshoe run`"),
-        ("'a.gguf' exists (overwrite=True, --overwrite)", "'a.gguf' exists (--overwrite)"),
-        ("name it: device='cuda:0' (--device cuda:0)", "name it: --device cuda:0"),
+        ("allow it to be replaced: overwrite=True", "allow it to be replaced: --overwrite"),
+        ("name it: device='cuda:0'; or leave it out", "name it: --device cuda:0; or leave it out"),
+        (
+            "a smaller share in tensor_split, or lower n_gpu_layers",
+            "a smaller share in --tensor-split, or lower --gpu-layers",
+        ),
+        ("tensor_split=(3.0, 1.0): expected a GPU", "--tensor-split 3.0,1.0: expected a GPU"),
+        ("tensor_split=(1.0,), kv_offload=False: not", "--tensor-split 1.0, --no-kv-offload: not"),
+        ("cpu_moe is 9; cpu_moe=True for all", "--n-cpu-moe is 9; --cpu-moe for all"),
+        ("leave out fallback=False", "leave out --no-fallback"),
         ("stop holds '' (str)", "--stop holds '' (str)"),
         ("top_n is 0; expected 1 or more", "--top is 0; expected 1 or more"),
         ("tensor_types: '[' is not a pattern", "--tensor-type: '[' is not a pattern"),
@@ -291,19 +298,29 @@ def test_python_arguments_become_options(text: str, expected: str) -> None:
     assert in_options(text, _SOME) == expected
 
 
-_SOME = {"--ctx", "--truncate", "--overwrite", "--device", "--stop", "--top", "--tensor-type"}
+_SOME = {"--ctx", "--truncate", "--overwrite", "--device", "--stop", "--top", "--tensor-type", "--tensor-split"}
+_SOME |= {"--gpu-layers", "--no-kv-offload", "--no-fallback", "--cpu-moe", "--n-cpu-moe"}
 
 
-def test_warnings_name_options() -> None:
-    assert main(["run", VERSE, "a", "--device", "reference", "-n", "1"]) == 0
-    assert logging.lastResort is not None
+def test_warnings_name_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's warnings do, those of a program that called it and goes on do not."""
     warning = logging.makeLogRecord({"msg": "%s ignores %s=%r", "args": ("reference", "n_threads", 2)})
-    assert logging.lastResort.format(warning) == "reference ignores --threads 2"
+    handler, shown = logging.StreamHandler(), list[str]()
+    monkeypatch.setattr(logging, "lastResort", handler)
+
+    def load(*args: object, **options: object) -> None:
+        shown.append(handler.format(warning))
+        raise hotshoe.HotshoeError("enough")
+
+    monkeypatch.setattr(hotshoe, "load_model", load)
+    assert main(["run", VERSE, "a", "--device", "reference", "-n", "1"]) == 2
+    assert shown == ["reference ignores --threads 2"]
+    assert handler.format(warning) == "reference ignores n_threads=2"
 
 
-def test_the_hint_about_simulated_devices_names_their_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulated_devices_must_include_the_cpu_for_what_is_on_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", VERSE, "--simulate", "gpu0=8GiB", "--gpu-layers", "1"]) == 2
-    assert "  hint: add it: --simulate gpu0=8GiB,cpu=32GiB" in capsys.readouterr().err
+    assert "  hint: add the CPU to the devices: gpu0,cpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [("embed", "m.gguf"), ("rerank", "m.gguf", "query")])

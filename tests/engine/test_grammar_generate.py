@@ -101,6 +101,7 @@ def accepted(vocabulary: GrammarVocabulary, schema: Any, text: str, **options: A
 
 
 OPEN = {"type": "object", "properties": {"a": {"type": "integer"}}}
+OTHER = {"properties": {"b": {"type": "boolean"}}, "required": ["b"]}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,10 @@ def test_compact_json(vocabulary: GrammarVocabulary) -> None:
         (OPEN | {"patternProperties": {"^x": {}}}, '{"a": 1, "xy": 2}'),
         (OPEN | {"required": ["b"]}, '{"a": 1, "b": 2}'),
         ({"type": "object"}, '{"any": {"thing": [1, 2.5e9]}}'),
-        ({"allOf": [OPEN, {"properties": {"b": {"type": "boolean"}}, "required": ["b"]}]}, '{"a": 1, "b": true}'),
+        ({"allOf": [OPEN, OTHER]}, '{"a": 1, "b": true}'),
+        ({"$defs": {"p": OPEN}, "$ref": "#/$defs/p", "allOf": [OTHER]}, '{"a": 1, "b": true}'),
+        ({"anyOf": [OPEN], "oneOf": [OTHER]}, '{"a": 1, "b": true}'),
+        ({"$defs": {"p": OPEN}, "$ref": "#/$defs/p", "anyOf": [OTHER, OTHER]}, '{"a": 1, "b": true}'),
         ({"type": "integer", "minimum": 0, "maximum": 10**17}, str(10**17)),
         ({"type": "integer", "minimum": 10**17}, str(10**17)),
         ({"type": ["integer", "null"]}, "null"),

@@ -187,7 +187,7 @@ def test_invalid_texts(gguf: Callable[..., Path]) -> None:
     with hotshoe.load_model(gguf("LlamaForCausalLM"), "reference") as model:
         with pytest.raises(InputTooLongError, match=r"the text has \d+ tokens; expected at least 200"):
             collect_importance(model, "short", chunk_size=200)
-        with pytest.raises(InputTooLongError, match=r"but the context holds 256(.|\n)*--chunk-size 256"):
+        with pytest.raises(InputTooLongError, match=r"but the context holds 256(.|\n)*chunk_size=256"):
             collect_importance(model, TEXT, chunk_size=257)
         with pytest.raises(InputTypeError, match="text is 3"):
             collect_importance(model, 3)  # type: ignore[arg-type]

@@ -58,6 +58,16 @@ def test_a_class_may_declare_an_attribute_that_its_base_annotates() -> None:
     )
 
 
+@pytest.mark.parametrize("layer", [-1, 2])
+def test_an_mlp_outside_the_layers_has_no_hidden_size(layer: int) -> None:
+    config = types.SimpleNamespace(dim=4, n_layers=2, mlp_dim=(8, 16))
+    for made in (MLP, nn.GatedMLP, nn.FusedGatedMLP):
+        *first, down = (p.shape for p in made(config, layer=layer).parameters() if p.attribute == "weight")
+        assert first == [(None, 4)] * len(first)
+        assert down == (4, None)
+    assert nn.FusedGatedMLP(config, layer=1).gate_up._parameters[0].shape == (32, 4)
+
+
 def test_an_annotation_of_the_base_that_does_not_fit() -> None:
     class Base(Module):
         q: object

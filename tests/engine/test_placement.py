@@ -273,10 +273,10 @@ def test_another_device_takes_over(load: Open) -> None:
     ("device", "options", "hint"),
     [
         ("gpu:0", {}, r"device='gpu:0,cpu'"),
-        ("gpu:0", {"n_gpu_layers": "all"}, r"lower n_gpu_layers= \(--gpu-layers\)"),
-        ("gpu:0", {"n_gpu_layers": 4}, r"lower n_gpu_layers= \(--gpu-layers\)"),
-        ("gpu:0", {"tensor_split": (1,)}, r"a smaller share in tensor_split="),
-        ("gpu:0", {"layer_devices": ("gpu:0",) * 4}, r"fewer layers in layer_devices= \(--layer-devices\)"),
+        ("gpu:0", {"n_gpu_layers": "all"}, r"lower n_gpu_layers, or leave it out"),
+        ("gpu:0", {"n_gpu_layers": 4}, r"lower n_gpu_layers, or leave it out"),
+        ("gpu:0", {"tensor_split": (1,)}, r"a smaller share in tensor_split, or lower n_gpu_layers"),
+        ("gpu:0", {"layer_devices": ("gpu:0",) * 4}, r"fewer layers in layer_devices"),
     ],
     ids=str,
 )
@@ -442,3 +442,5 @@ def test_default_params() -> None:
 def test_simulate_takes_devices_only(simulate: Any) -> None:
     with pytest.raises(PlacementError, match="expected a list of Device"):
         plan_model(MODEL, simulate=simulate)
+    with pytest.raises(PlacementError, match="simulate is empty; expected one Device or more"):
+        plan_model(MODEL, simulate=[])

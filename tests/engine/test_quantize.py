@@ -139,7 +139,7 @@ def test_converting_to_a_mix_is_converting_and_then_quantizing(
 def test_a_quantized_file(tmp_path: Path) -> None:
     with pytest.raises(
         ConversionError,
-        match=r"27 of its tensors, such as .*, are q8_0(.|\n)*allow_requantize=True \(--allow-requantize\)",
+        match=r"27 of its tensors, such as .*, are q8_0(.|\n)*allow_requantize=True",
     ):
         quantize_model(KJV, tmp_path / "out.gguf")
     assert list(tmp_path.iterdir()) == []
@@ -216,9 +216,9 @@ def test_options_for_an_output_that_the_model_lacks(tmp_path: Path) -> None:
     path = quantize_model(source, tmp_path / "out.gguf", params=QuantizeParams(output_type="q5_k"))
     assert tensors(path)["token_embd.weight"][0] == "Q5_K"
     both = QuantizeParams(output_type="q5_k", token_embedding_type="q8_0")
-    with pytest.raises(ConversionError, match=r"has no output.weight(.|\n)*token_embedding_type= alone"):
+    with pytest.raises(ConversionError, match=r"has no output.weight(.|\n)*token_embedding_type alone"):
         quantize_model(source, tmp_path / "x.gguf", params=both)
-    with pytest.raises(ConversionError, match=r"its token embedding is the output matrix(.|\n)*--token-embedding-type"):
+    with pytest.raises(ConversionError, match=r"its token embedding is the output matrix(.|\n)*token_embedding_type"):
         quantize_model(source, tmp_path / "x.gguf", params=QuantizeParams(leave_output=True))
 
 
@@ -228,7 +228,7 @@ def test_where_it_may_be_written(dense: Path, tmp_path: Path) -> None:
     (tmp_path / "link.gguf").hardlink_to(dense)
     with pytest.raises(ConversionError, match="is the file to read"):
         quantize_model(dense, tmp_path / "link.gguf", overwrite=True)
-    with pytest.raises(ConversionError, match=r"exists already(.|\n)*--overwrite"):
+    with pytest.raises(ConversionError, match=r"exists already(.|\n)*overwrite=True"):
         quantize_model(dense, tmp_path / "link.gguf")
     with pytest.raises(ConversionError, match="is a folder"):
         quantize_model(dense, tmp_path)

@@ -383,6 +383,32 @@ def test_a_chat_that_outgrows_the_context(
     assert "the context holds 64" in errors  # the last message alone is too long
 
 
+def test_an_error_in_a_chat_names_options_of_the_command_only(
+    gguf: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: TextModel, messages: object, **options: object) -> None:
+        raise ChatTemplateError("the role tool_call is unknown; max_tokens is 3")
+
+    given = iter(["hello"])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(given, "/quit"))
+    monkeypatch.setattr(TextModel, "stream_chat", fail)
+    assert main(["chat", str(gguf("Qwen2ForCausalLM"))]) == 0
+    assert "error: the role tool_call is unknown; --max-tokens is 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("n_ctx", "hint"), [(32, "use a larger n_ctx, or shorten the "), (None, "shorten the ")])
+def test_a_larger_context_is_advised_only_if_the_model_was_trained_for_it(
+    gguf: Callable[..., Path], n_ctx: int | None, hint: str
+) -> None:
+    with load(gguf("Qwen2ForCausalLM"), "reference", n_ctx=n_ctx) as model:
+        with pytest.raises(InputTooLongError) as of_text:
+            model.generate([1] * (model.n_ctx + 1))
+        with pytest.raises(InputTooLongError) as of_chat:
+            model.chat([{"role": "user", "content": "word " * 64 * model.n_ctx}])
+    end = "" if n_ctx else f"; the model was trained for at most {model.n_ctx} tokens"
+    assert (of_text.value.hint, of_chat.value.hint) == (f"{hint}text{end}", f"{hint}conversation{end}")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

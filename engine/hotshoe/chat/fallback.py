@@ -188,7 +188,7 @@ def from_metadata(metadata: Mapping[str, Any], tokenizer: ChatVocabulary, name: 
         raise ChatTemplateError(
             f"the file has no {_KEY}, and its vocabulary fits none of hotshoe's chat templates",
             hint="a base model is not made for chat: use generate (hotshoe run). For a chat model name its "
-            f"template, chat_template=NAME (--chat-template NAME): {', '.join([*sorted(in_file), *NAMES])}",
+            f"template, chat_template=NAME: {', '.join([*sorted(in_file), *NAMES])}",
         )
     return named(found, tokenizer)
 

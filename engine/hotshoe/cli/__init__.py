@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say("interrupted")
         return 130
     except hotshoe.HotshoeError as error:
-        options = getattr(args, "options", None)
+        options = getattr(args, "options", ())
         hint = "" if error.hint is None else f"\n  hint: {in_options(error.hint, options)}"
         _say(f"error: {in_options(error.message, options)}{hint}")
         return 2
@@ -63,9 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     """Run the parsed command. Raises ModelError if code of a plugin or of a model family ends the program."""
     formatter = logging.Formatter()
-    formatter.formatMessage = lambda record: in_options(record.message, getattr(args, "options", None))  # type: ignore[method-assign]
-    if logging.lastResort is not None:  # prints warnings on stderr
-        logging.lastResort.setFormatter(formatter)
+    formatter.formatMessage = lambda record: in_options(record.message, getattr(args, "options", ()))  # type: ignore[method-assign]
+    handler = logging.lastResort  # prints warnings on stderr
+    before = None if handler is None else handler.formatter
+    if handler is not None:
+        handler.setFormatter(formatter)
     try:
         code: int = args.run(args)
         return code
@@ -76,6 +78,9 @@ def _run(args: argparse.Namespace) -> int:
             f"the command was ended by sys.exit({shown(error.code)}) in {place_of(error, 'its own code')}",
             hint="no code that a model or a plugin runs may do this: report it to its authors",
         ) from None
+    finally:
+        if handler is not None:
+            handler.setFormatter(before)
 
 
 def _open_streams() -> None:

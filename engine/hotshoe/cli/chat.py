@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
             model.chat_template = _template(args.chat_template, model)
         model.chat_template  # noqa: B018  (reports a missing template before the first message)
         print(f"{model.why}\n/help lists commands", file=sys.stderr)
-        Conversation(model, args.system, sampling_options(args), grammar, verbose=args.verbose).loop()
+        sampling = sampling_options(args)
+        Conversation(model, args.system, sampling, grammar, options=args.options, verbose=args.verbose).loop()
     return 0
 
 
@@ -85,12 +87,14 @@ class Conversation:
         sampling: dict[str, Any],
         grammar: Grammar | None = None,
         *,
+        options: Container[str] = (),
         verbose: bool = False,
     ) -> None:
-        """grammar: what restricts each answer. verbose: print each answer's speed on stderr."""
+        """grammar: what restricts each answer. options: those of the command. verbose: print each answer's speed."""
         self.model = model
         self.sampling = sampling
         self.grammar = grammar
+        self.options = options
         self.verbose = verbose
         self.last = "no answer was given yet"
         self.start(system)
@@ -111,7 +115,7 @@ class Conversation:
                 if text:
                     self.take(text)
             except HotshoeError as error:  # such as a full context: after /clear the conversation can go on
-                print("error:", legible(in_options(str(error))), file=sys.stderr)
+                print("error:", legible(in_options(str(error), self.options)), file=sys.stderr)
             except KeyboardInterrupt:
                 print("\n(/quit leaves)", file=sys.stderr)
 

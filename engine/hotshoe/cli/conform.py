@@ -134,7 +134,7 @@ def _cause(name: str, report: Any) -> str:
     if crash is None:
         return _reason(report)
     if Path(crash.path).name == "kit.py":
-        return name.partition("[")[2].split()[0]
+        return (name.partition("[")[2] or name).split()[0]
     line, *_ = _reason(report).splitlines() or [""]
     return f"{crash.path}:{crash.lineno}: {re.sub('[^A-Za-z]+', ' ', line)}"
 

@@ -6,16 +6,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hotshoe.cli.options import add_backend_options, load_options, texts_of
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["add_parser", "run"]
 

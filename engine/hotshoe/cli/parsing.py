@@ -58,7 +58,8 @@ _ADVICE = {
     ("--jinja",): "leave it out: hotshoe chat uses the template of the model file unless you give --chat-template",
     ("--ignore-eos", "--mirostat", "--samplers", "-e", "--escape"): "hotshoe does not support this",
     ("--lora", "--lora-scaled", "-sm", "--split-mode"): "hotshoe does not support this",
-    ("--mmap", "--no-mmap", "--mlock", "--color", "--no-warmup"): "it is not needed here; leave it out",
+    ("--mmap", "--no-mmap"): "only in Python: load_model(path, mmap=False)",
+    ("--mlock", "--color", "--no-warmup"): "it is not needed here; leave it out",
     ("--verbose-prompt", "--log-disable"): "leave it out: hotshoe prints only results; -v adds device and speed",
 }
 """Options of llama.cpp and Ollama that hotshoe does not have, and what to do instead."""

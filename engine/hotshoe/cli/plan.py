@@ -52,12 +52,7 @@ def run(args: argparse.Namespace) -> int:
     devices = None if args.simulate is None else simulated(args.simulate)
     if devices is not None and args.device is not None:
         raise PlacementError("both --device and --simulate name devices; expected one of them", hint="leave one out")
-    try:
-        plan = plan_model(args.model, args.device, n_ctx=args.ctx, **load_options(args), simulate=devices)
-    except PlacementError as error:
-        if devices is not None and "device=" in (error.hint or ""):
-            error.hint = f"add it: --simulate {args.simulate},cpu=32GiB"
-        raise
+    plan = plan_model(args.model, args.device, n_ctx=args.ctx, **load_options(args), simulate=devices)
     if args.json:
         show_json(plan.to_json())
     else:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
 
 from hotshoe.cli.options import add_backend_options, load_options, texts_of
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["add_parser", "run"]
 

@@ -18,38 +18,44 @@ _OPTIONS = {
 """Arguments whose option has another name. Others differ only in the characters: ``top_k``, ``--top-k``."""
 
 _PHRASES = (
-    (re.compile(r"\b\w+=\S* \((--[^)]+)\)"), r"\1"),  # "device='cuda:0' (--device cuda:0)"
-    (re.compile(r"\b\w+=True, (--\w+)"), r"\1"),  # "(overwrite=True, --overwrite)"
-    (re.compile(r"\btask='\w+', or "), ""),
-    (re.compile(r"\bload the model with a larger "), "use a larger "),
-    (re.compile(r"\bmax_tokens=None sets no limit"), "leave it out, or give -1, for no limit"),
     (re.compile(r"\b(?:block|allow|ggml)= (?:or|and) (?=HOTSHOE_)"), ""),
     (re.compile(r"\bload_all\(refresh=True\) (?=tests |searches )"), "`hotshoe devices` "),
-    (re.compile(r"\bcpu_moe(?:=| (?=is ))(?=\d|is )"), "--n-cpu-moe "),
-    (re.compile(r"\b(kv_offload|fallback)=False"), lambda match: f"--no-{match[1].replace('_', '-')}"),
 )
-_ARGUMENT = re.compile(r"(?<![\w./'\"=-])(?P<name>[a-z]+(?:_[a-z]+)*)\b(?P<value>='[^']*'|=[^\s:;,)]+)?(?![\w./(-])")
-_SINGLE_WORDS = ("device", "temperature", "seed", "stop", "truncate", "overwrite", "grammar")
+"""What the loader says of its own arguments, for which the command line has environment variables or a command."""
+
+_ARGUMENT = re.compile(
+    r"(?<![\w./'\"=-])(?P<name>[a-z]+(?:_[a-z]+)*)\b(?P<value>='[^']*'|=\([^)]*\)|=[^\s:;,)]+)?(?![\w./(-])"
+)
+_SINGLE_WORDS = ("device", "temperature", "seed", "stop", "truncate", "overwrite", "grammar", "fallback")
 
 
-def in_options(text: str, options: Container[str] | None = None) -> str:
+def in_options(text: str, options: Container[str]) -> str:
     """Replace the names of Python arguments in an error by the names of options.
 
-    options: the options of the command. Arguments without an option there keep their name. None: replace all names.
+    options: the options of the command. Arguments without an option there keep their name.
     """
     for pattern, replacement in _PHRASES:
         text = pattern.sub(replacement, text)
 
     def option(match: re.Match[str]) -> str:
-        name, value = match["name"], (match["value"] or "")[1:].strip("'")
+        name, value = match["name"], _given(match["value"] or "")
         if "_" not in name and not (name in _SINGLE_WORDS and (value or _is_subject(match))):
             return match[0]
         option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
-        if options is not None and option not in options:
+        if value == "False":
+            option = f"--no{option[1:]}"
+        elif name == "cpu_moe" and value != "True":
+            option = "--n-cpu-moe"
+        if option not in options:
             return match[0]
-        return option if value in ("", "True") else f"{option} {value}"
+        return option if value in ("", "True", "False") else f"{option} {value}"
 
     return _ARGUMENT.sub(option, text)
+
+
+def _given(value: str) -> str:
+    """Return a value as the command line takes it: ``='cpu'`` as ``cpu``, ``=(3.0, 1.0)`` as ``3.0,1.0``."""
+    return value[1:].strip("'") if value[1:2] != "(" else value[2:-1].replace(" ", "").rstrip(",")
 
 
 def _is_subject(match: re.Match[str]) -> bool:

@@ -44,7 +44,7 @@ def full(room: int, n: int) -> CacheFullError:
     """Make the error for a cache that has room for fewer than ``n`` more tokens."""
     return CacheFullError(
         f"the cache has room for {room} more tokens; {n} are to be added",
-        hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
+        hint="use a larger n_ctx or n_sequences, or remove a sequence",
     )
 
 

@@ -83,7 +83,7 @@ class CrossCache:
         if not free:
             raise CacheFullError(
                 f"the cache holds the encoder's output of {self.n_blocks} sequences already",
-                hint="load the model with a larger n_sequences, or remove a sequence",
+                hint="use a larger n_sequences, or remove a sequence",
             )
         self._block[slot] = free[0]
         return {"cross.cells": np.arange(self.n_positions, dtype=np.int32) + free[0] * self.n_positions}

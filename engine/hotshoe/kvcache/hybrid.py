@@ -42,7 +42,7 @@ class HybridCache:
         if not self.fits(allocations):
             raise CacheFullError(
                 f"the cache has no room for {sum(a.n for a in allocations)} tokens of {len(allocations)} sequences",
-                hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
+                hint="use a larger n_ctx or n_sequences, or remove a sequence",
             )
         feeds: dict[str, Array] = {}
         for cache in self.caches:

@@ -48,7 +48,7 @@ class Rows:
         if not self.fits(slots):
             raise CacheFullError(
                 f"the cache has {self.n} states; {len(allocations)} sequences of the graph and the others need more",
-                hint="load the model with a larger n_sequences, or remove a sequence",
+                hint="use a larger n_sequences, or remove a sequence",
             )
         old = [self._row_at(a.slot, a.start) for a in allocations]
         reads = [row.number for row in old]

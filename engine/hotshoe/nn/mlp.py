@@ -34,12 +34,17 @@ def gated(activation: Activation, gate: Tensor, up: Tensor) -> Tensor:
     return _GATED[activation](gate, up)
 
 
+def _hidden(config: Any, layer: int, factor: int = 1) -> int | None:
+    """Return the hidden elements of a layer's MLP; None if unknown: the file does not say, or it is in no layer."""
+    return factor * config.mlp_dim[layer] or None if 0 <= layer < config.n_layers else None
+
+
 def _wide(config: Any, layer: int) -> tuple[int | None, int]:
-    return config.mlp_dim[layer] or None, config.dim
+    return _hidden(config, layer), config.dim
 
 
 def _narrow(config: Any, layer: int) -> tuple[int, int | None]:
-    return config.dim, config.mlp_dim[layer] or None
+    return config.dim, _hidden(config, layer)
 
 
 class MLP(Module):
@@ -69,7 +74,7 @@ class FusedGatedMLP(Module):
     """GatedMLP with one matrix whose rows are the gate, then up: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "silu"
-    gate_up: Linear = submodule("ffn_up", shape=lambda c, i: (2 * c.mlp_dim[i] or None, c.dim))
+    gate_up: Linear = submodule("ffn_up", shape=lambda c, i: (_hidden(c, i, 2), c.dim))
     down: Linear = submodule("ffn_down", shape=_narrow)
 
     def __call__(self, x: Tensor) -> Tensor:

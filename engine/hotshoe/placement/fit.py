@@ -111,7 +111,7 @@ def _require_possible(
     if params.asks_for_cpu and host is None:
         raise PlacementError(
             f"{', '.join(params.asks_for_cpu)}: the devices ({named}) do not include the CPU, which holds the rest",
-            hint="add it: device='cuda:0,cpu'",
+            hint=f"add the CPU to the devices: {','.join(d.name for d in devices)},cpu",
         )
     if params.tensor_split is not None and len(params.tensor_split) != len(others):
         raise PlacementError(

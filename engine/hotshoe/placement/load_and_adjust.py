@@ -124,5 +124,5 @@ def with_advice(
     hint = params.advice
     if params.adapts and not any(d.type is DeviceType.CPU for d in devices):
         names = ",".join(d.name for d in devices)
-        hint = f"let the CPU hold what does not fit: device='{names},cpu' (--device {names},cpu); or {hint}"
+        hint = f"let the CPU hold what does not fit: device='{names},cpu'; or {hint}"
     return InsufficientMemoryError(error.message, memory=error.memory, hint=hint)

@@ -106,11 +106,11 @@ class PlacementParams:
     def advice(self) -> str:
         """The option to change if memory runs out."""
         if self.layer_devices is not None:
-            return "give that device fewer layers in layer_devices= (--layer-devices)"
+            return "give that device fewer layers in layer_devices"
         if self.tensor_split is not None:
-            return "give that device a smaller share in tensor_split= (--tensor-split), or lower n_gpu_layers="
+            return "give that device a smaller share in tensor_split, or lower n_gpu_layers"
         if self.n_gpu_layers != "auto":
-            return "lower n_gpu_layers= (--gpu-layers), or leave it out, to use as many layers as fit"
+            return "lower n_gpu_layers, or leave it out, to use as many layers as fit"
         return "use a smaller context or batch, a more quantized file, or another device"
 
 

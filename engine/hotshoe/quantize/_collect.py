@@ -62,7 +62,7 @@ def collect_importance(
         raise InputTooLongError(
             f"chunks have {size} tokens, but a graph takes at most {model.params.max_graph_rows}, and a chunk must fit "
             "into one: graphs without logits do not compute all inputs of the last layer",
-            hint=f"load the model with n_batch={size}, or use smaller chunks",
+            hint=f"use n_batch={size}, or use smaller chunks",
         )
     chunks = list(_chunks(model, text, size))[:limit]
     collector = _Collector(model.backend)
@@ -81,13 +81,13 @@ def _chunks(model: TextModel | EmbeddingModel | RerankModel, text: str, size: in
     if size > model.n_ctx:
         raise InputTooLongError(
             f"chunks have {size} tokens, but the context holds {model.n_ctx}",
-            hint=f"use smaller chunks: chunk_size={model.n_ctx} (--chunk-size {model.n_ctx})",
+            hint=f"use smaller chunks: chunk_size={model.n_ctx}",
         )
     ids = model.tokenizer.encode(text)
     if len(ids) < size:
         raise InputTooLongError(
             f"the text has {len(ids)} tokens; expected at least {size}, one chunk, and better a hundred times as many",
-            hint="use a longer text, or smaller chunks: chunk_size=128 (--chunk-size 128)",
+            hint="use a longer text, or smaller chunks: chunk_size=128",
         )
     special = model.tokenizer.encode("")[:1]  # a token before every text, or only after it
     prefix = special if special == ids[:1] else []

@@ -232,12 +232,12 @@ def _check_effect(
     if chosen.output is not None and facts.tied and (chosen.embedding or "token_embd.weight" not in tensors):
         raise ConversionError(
             "output_type: the model has no output.weight",
-            hint="its token embedding is the output matrix: use token_embedding_type= alone (--token-embedding-type)",
+            hint="its token embedding is the output matrix: use token_embedding_type alone",
         )
     if params.leave_output and facts.tied:
         raise ConversionError(
             "leave_output: the model has no output.weight; its token embedding is the output matrix",
-            hint="choose the type of the token embedding: token_embedding_type= (--token-embedding-type)",
+            hint="choose the type of the token embedding: token_embedding_type",
         )
     if chosen.embedding is not None and "token_embd.weight" not in tensors:
         raise ConversionError("token_embedding_type: the model has no token_embd.weight")

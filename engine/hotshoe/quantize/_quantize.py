@@ -167,8 +167,7 @@ def _refuse_requantizing(file: GGUFFile, plan: QuantizationPlan, params: Quantiz
         raise ConversionError(
             f"{file.path} is quantized already: {len(quantized)} of its tensors, such as {quantized[0].name}, are "
             f"{', '.join(sorted({c.old.name.lower() for c in quantized}))}",
-            hint="quantize the original, in f16, bf16 or f32; or accept the loss: "
-            "allow_requantize=True (--allow-requantize)",
+            hint="quantize the original, in f16, bf16 or f32; or accept the loss: allow_requantize=True",
         )
 
 

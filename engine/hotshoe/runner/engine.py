@@ -391,7 +391,7 @@ class Engine:
         """Hand out what a graph computed, and keep its rows in the cache."""
         chunks, outputs, sampling, start = computed
         served = [chunk for chunk in chunks if chunk.outputs]
-        damaged: list[CachedSequence] = []  # their rows in the cache may be NaN
+        damaged: list[Job[Any]] = []  # their rows in the cache may be NaN
         row = 0
         for job, _, n in served:
             rows = [output[row : row + n] for output in outputs]
@@ -400,16 +400,20 @@ class Engine:
             # A sampler has looked already. A model may exclude tokens by -inf, but not all of them.
             if (job.error or not isinstance(job, Generation)) and not np.isfinite(rows[-1].max(axis=-1)).all():
                 job.error = job.error or self._not_finite()
-                damaged.append(job.sequence)
+                damaged.append(job)
         with self.lock:
             seconds = time.perf_counter() - start
             for job, _, _ in chunks:
                 job.seconds += seconds
             self._slots.commit()
+            if damaged:
+                try:
+                    self._slots.discard(job.sequence for job in damaged)
+                except Exception as error:  # for their own readers, not for the thread that runs the step
+                    for job in damaged:
+                        job.error = error
             events = [chunk.job.deliver() for chunk in served]
             self._changed.notify_all()
-            if damaged:
-                self._slots.discard(damaged)
             return events
 
     def _common_sampling(self, chunks: Sequence[JobChunk]) -> DeviceSampling | None:

@@ -60,13 +60,23 @@ class TextForward:
     """The graphs of one model over one cache. Sizes are rounded up to buckets, so that steps can reuse graphs."""
 
     def __init__(
-        self, model: TextModule, backend: Backend, cache: Cache, spec: Sequence[LayerSpec], *, n_ctx: int, n_ubatch: int
+        self,
+        model: TextModule,
+        backend: Backend,
+        cache: Cache,
+        spec: Sequence[LayerSpec],
+        *,
+        n_ctx: int,
+        n_trained: int,
+        n_ubatch: int,
     ) -> None:
+        """n_trained: the longest context that the model was trained for."""
         self.n_vocab = 0  # known after the first graph is built
         self._model = model
         self._backend = backend
         self._cache = cache
         self._n_ctx = n_ctx
+        self._n_trained = n_trained
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
         self._per_octave = rows_per_octave(backend)
@@ -87,24 +97,29 @@ class TextForward:
         if not n:
             raise InputEmptyError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
         if n > self._n_ctx:
-            trained = self._model.config.n_ctx
-            hint = f"shorten the text; the model was trained for at most {trained} tokens"
             raise InputTooLongError(
-                f"{n} tokens were given; the context holds {self._n_ctx}",
-                hint=hint if self._n_ctx >= trained else "load the model with a larger n_ctx, or shorten the text",
+                f"{n} tokens were given; the context holds {self._n_ctx}", hint=self.too_long_hint("text")
             )
         for row in items.rows[before:]:
             if not isinstance(row, SpanRow) and not 0 <= row < self.n_vocab:
                 raise TokenizerError(f"token id {shown(row)} is outside the vocabulary of {self.n_vocab} tokens")
-        for entry in items.spans:
-            if entry.start >= before:
-                self._check_span(entry.span)
+        added = [entry.span for entry in items.spans if entry.start >= before]
+        for span in added:
+            self._check_span(span)
+        if not added:
+            return
         last = self._n_ctx + sum(entry.span.extent - len(entry.span) for entry in items.spans)
         if last > MAX_POSITION:
             raise ShapeError(
                 f"with the positions of its spans, the sequence would reach position {last}; expected at most "
                 f"{MAX_POSITION}"
             )
+
+    def too_long_hint(self, what: str) -> str:
+        """Return what to do if ``what`` has more tokens than the context."""
+        if self._n_ctx >= self._n_trained:
+            return f"shorten the {what}; the model was trained for at most {self._n_trained} tokens"
+        return f"use a larger n_ctx, or shorten the {what}"
 
     def _check_span(self, span: Any) -> None:
         dim = self._model.config.dim
@@ -115,7 +130,7 @@ class TextForward:
         if span.bidirectional and len(span) > self._n_ubatch:
             raise InputTooLongError(
                 f"a bidirectional span has {len(span)} rows; one graph computes at most n_ubatch={self._n_ubatch}",
-                hint="load the model with a larger n_ubatch",
+                hint="use a larger n_ubatch",
             )
         positions = span.positions
         if positions is not None and positions.ndim == 2 and len(positions) != self._n_streams:

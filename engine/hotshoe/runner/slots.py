@@ -2,7 +2,7 @@
 
 A slot is one of the cache's places for a sequence, identified by a number. A sequence owns a slot while it is worked
 on. The rows stay when the owner is gone: other sequences that begin with the same rows use them, until the room is
-needed. No tensor is touched here. Every caller holds the engine's lock.
+needed. Only ``shift`` and ``discard`` compute a graph. Every caller holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Slots:
                 if not victims:
                     raise CacheFullError(
                         f"all {len(self._slots)} slots of the cache are in use",
-                        hint="load the model with a larger max_sequences, or close a sequence",
+                        hint="use a larger max_sequences, or close a sequence",
                     )
                 self._evict(min(victims, key=lambda s: s.used))
             slot = self._slot_for(sequence.items, n_reusable)
@@ -138,7 +138,8 @@ class Slots:
     def discard(self, sequences: Iterable[CachedSequence]) -> None:
         """Remove the rows of sequences that gave NaN, and all rows without an owner. Computes a graph.
 
-        Rows that no sequence owns may be the cause: they are read too, and the mask cannot hide NaN.
+        Rows that no sequence owns may be the cause: they are read too, and the mask cannot hide NaN. A text without
+        fault that shared the graph may have read them: it fails with an error once, and works when it is repeated.
         """
         for sequence in sequences:
             slot = self._slot_of(sequence)

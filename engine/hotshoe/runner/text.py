@@ -22,7 +22,8 @@ from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
 from hotshoe.runner.stream import Completion, Stream
-from hotshoe.sampling import Constraint, Grammar, GrammarVocabulary, Sampler, SamplingParams, choose_grammar
+from hotshoe.sampling import Constraint, Grammar, GrammarVocabulary, Sampler, SamplingParams
+from hotshoe.sampling._grammar import choose_grammar
 from hotshoe_core import AllocationStatus, DeviceType, Memory
 from hotshoe_core.errors import (
     InputTooLongError,
@@ -84,7 +85,15 @@ class TextModel(LoadedModel):
             dtype=params.dtype,
         )
         _require_room(self.backend, free)
-        self._forward = TextForward(model, self.backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.max_graph_rows)
+        self._forward = TextForward(
+            model,
+            self.backend,
+            self._cache,
+            spec,
+            n_ctx=n_ctx,
+            n_trained=self.metadata.arch.get("context_length", n_ctx),  # the model's config has the chosen n_ctx
+            n_ubatch=params.max_graph_rows,
+        )
         self.engine = Engine(
             self.backend,
             self._forward,
@@ -323,7 +332,7 @@ class TextModel(LoadedModel):
         if len(text) > _MAX_CHARACTERS * self.n_ctx:  # encoding it would take long, and fail too
             raise InputTooLongError(
                 f"the chat template made a prompt of {len(text):,} characters; the context holds {self.n_ctx} tokens",
-                hint="load the model with a larger n_ctx, or shorten the conversation",
+                hint=self._forward.too_long_hint("conversation"),
             )
         return self.stream(self.tokenizer.encode(text, add_special=False), params, **options)
 

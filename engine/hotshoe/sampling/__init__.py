@@ -8,7 +8,7 @@
 The order of the steps is that of llama.cpp; see ``Sampler``.
 """
 
-from hotshoe.sampling._grammar import Grammar, GrammarState, GrammarVocabulary, choose_grammar
+from hotshoe.sampling._grammar import Grammar, GrammarState, GrammarVocabulary
 from hotshoe.sampling._params import DeviceSampling, SamplingParams
 from hotshoe.sampling._sampler import Constraint, Sampled, Sampler
 from hotshoe.sampling._stop import StopMatcher
@@ -23,5 +23,4 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "StopMatcher",
-    "choose_grammar",
 ]

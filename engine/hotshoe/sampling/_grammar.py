@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from hotshoe.sampling._json_schema import WHITESPACE, prepare
+from hotshoe.sampling._json_schema import WHITESPACE, check_length, prepare
 from hotshoe_core.errors import GrammarError, MissingPackageError
 from hotshoe_core.errors.install import pip_install
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Grammar", "GrammarState", "GrammarVocabulary", "choose_grammar"]
 
 _MAX_REASON = 2000  # characters of a message of llguidance
-_MAX_CHARACTERS = 1_000_000  # of a grammar: llguidance ends the process or panics for much longer ones
 
 
 def _llguidance(module: str = "llguidance") -> Any:
@@ -168,9 +167,10 @@ class Grammar:
         whitespace: between the elements, the model may write a space, or a line end and up to 20 spaces.
 
         So that a model finds the end, some texts that match the schema are not allowed: a property that is not among
-        ``properties``, unless the schema has ``additionalProperties`` or combines objects by ``allOf``; an integer
-        beyond 2^53 - 1, unless the schema has a limit. Strings without ``maxLength``, arrays without ``maxItems`` and
-        the decimals of numbers without ``multipleOf`` have no end: ``max_tokens`` ends them.
+        ``properties``, unless the schema has ``additionalProperties`` or combines objects (``allOf``, ``anyOf``,
+        ``oneOf``, ``$ref``); an integer beyond 2^53 - 1, unless the schema has a limit. Strings without ``maxLength``,
+        arrays without ``maxItems`` and the decimals of numbers without ``multipleOf`` have no end: ``max_tokens`` ends
+        them.
 
         Raises GrammarError if the schema has a keyword that llguidance does not implement.
         """
@@ -314,8 +314,7 @@ def _first_line(matcher: Any) -> str:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise GrammarError(f"the {name} is {type(value).__name__}; expected str")
-    if len(value) > _MAX_CHARACTERS:
-        raise GrammarError(f"the {name} has {len(value):,} characters; expected at most {_MAX_CHARACTERS:,}")
+    check_length(name, value)
     with _refusing(name):
         value.encode()  # a lone surrogate has no bytes
     return value

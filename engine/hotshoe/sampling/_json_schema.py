@@ -8,7 +8,7 @@ from typing import Any
 
 from hotshoe_core.errors import GrammarError
 
-__all__ = ["WHITESPACE", "prepare"]
+__all__ = ["WHITESPACE", "check_length", "prepare"]
 
 WHITESPACE = r" ?|\n {0,20}"
 """What may stand between the elements of a JSON text: a space, or a line end and an indentation."""
@@ -20,14 +20,15 @@ _IN_ONE = ("additionalProperties", "contains", "else", "if", "items", "not", "pr
 _IN_LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _IN_MAPPINGS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 _ANY_PROPERTY = ("additionalProperties", "patternProperties", "unevaluatedProperties")
-_COMBINE = ("$ref", "allOf", "anyOf", "dependentSchemas", "if", "not", "oneOf")
+_COMBINE = ("$ref", "anyOf", "dependentSchemas", "if", "not", "oneOf", "properties")
 
 
 def prepare(schema: Mapping[str, Any] | str) -> str:
     """Return a schema as JSON text, with limits where it has none.
 
     An object with ``properties`` gets no others, unless the schema says so by ``additionalProperties``, or combines
-    objects (``allOf``). An integer is at most 2^53 - 1 from 0, unless the schema has a limit.
+    objects (``allOf``, ``anyOf``, ``oneOf``, ``$ref``). An integer is at most 2^53 - 1 from 0, unless the schema has a
+    limit.
 
     Raises GrammarError unless the schema is a JSON object, of at most 1,000,000 characters and not nested too deeply.
     """
@@ -49,8 +50,13 @@ def prepare(schema: Mapping[str, Any] | str) -> str:
         raise GrammarError(f"the JSON schema is not JSON: {e}", hint=hint) from None
     if not isinstance(parsed, dict):
         raise GrammarError(f"the JSON schema is {text[:40]}; expected an object")
+    return check_length("JSON schema", text)
+
+
+def check_length(name: str, text: str) -> str:
+    """Return the text. Raises GrammarError if it is too long: llguidance then ends the process or panics."""
     if len(text) > _MAX_CHARACTERS:
-        raise GrammarError(f"the JSON schema has {len(text):,} characters; expected at most {_MAX_CHARACTERS:,}")
+        raise GrammarError(f"the {name} has {len(text):,} characters; expected at most {_MAX_CHARACTERS:,}")
     return text
 
 
@@ -72,8 +78,9 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 def _combines(schema: dict[str, Any]) -> bool:
     """Whether an object has to fit several schemas, so that each may need properties that only another one names."""
-    several = isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1
-    return several or ("properties" in schema and any(key in schema for key in _COMBINE))
+    parts = schema.get("allOf", [])
+    n = len(parts) if isinstance(parts, list) else 1
+    return n + sum(key in schema for key in _COMBINE) > 1
 
 
 def _close(schema: dict[str, Any]) -> None:

@@ -168,7 +168,7 @@ _OFF = {
     "temperature": "temperature=0 always chooses the best token",
     "repetition_penalty": "repetition_penalty=1 turns the penalty off",
     "penalty_window": "penalty_window=None looks at all tokens",
-    "max_tokens": "max_tokens=None sets no limit",
+    "max_tokens": "leave max_tokens out for no limit",
 }
 
 
