@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import pytest
 
-from tests.support.fixtures import minilm_folder, minilm_gguf
+from tests.support.fixtures import ctrl_c_raises, minilm_folder, minilm_gguf
 
-__all__ = ["minilm_folder", "minilm_gguf", "pytest_terminal_summary"]
+__all__ = ["ctrl_c_raises", "minilm_folder", "minilm_gguf", "pytest_terminal_summary"]
 
 _SHOWN, _WIDTH = 15, 130
 

@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from hotshoe_loader.catalog import CATALOG
+from hotshoe_loader.misspelt import VARIABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -146,3 +147,15 @@ def test_a_release_builds_every_plugin() -> None:
     assert built == {path.name for path in (ROOT / "plugins").glob("ggml-*")} - {"ggml-cuda", "ggml-vulkan"}
     assert set(re.findall(r'python-version: "([\d.]+)"', text)) == {LOWEST}
     assert f"CIBW_BUILD: cp{LOWEST.replace('.', '')}-*" in text
+
+
+def test_the_loader_knows_every_variable_of_the_plugins() -> None:
+    """It warns about others, because they are probably misspelt."""
+    found = set()
+    for folder in (ROOT / "plugins").iterdir():
+        found |= set(re.findall(r'env = "(HOTSHOE_\w+)"', (folder / "pyproject.toml").read_text(encoding="utf-8")))
+        for path in (folder / "src").rglob("*.py"):
+            if path.name != "_gen_ffi.py":
+                found |= set(re.findall(r'"(HOTSHOE_(?:GGML|RPC|CUDA)\w*)"', path.read_text(encoding="utf-8")))
+    assert len(found) > 5
+    assert found <= VARIABLES

@@ -19,11 +19,12 @@ VARIABLES = frozenset(
     for name in (
         *("PREFER", "REQUIRE", "BLOCK", "ALLOW", "PATH", "SYSTEM", "GGML", "PROBE_TIMEOUT", "PROBE", "CACHE_DIR"),
         *("RPC", "RPC_TIMEOUT", "TRACE", "SANITIZE"),
+        *("GGML_PREFETCH", "GGML_SOURCE", "GGML_VARIANTS", "CUDA_ARCHITECTURES"),
     )
 )
-"""The environment variables that hotshoe reads. Its plugins and its tests have prefixes of their own."""
+"""The environment variables that hotshoe, its plugins and their builds read. Its tests have a prefix of their own."""
 
-_PREFIXES = ("HOTSHOE_GGML_", "HOTSHOE_CUDA_", "HOTSHOE_TEST_")
+_PREFIXES = ("HOTSHOE_TEST_",)
 
 
 def unknown_names(unmatched: Iterable[tuple[str, str]], verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -214,6 +214,12 @@ def test_an_interrupt_while_a_message_is_logged(capfd: pytest.CaptureFixture[str
             with pytest.raises(KeyboardInterrupt):
                 backend.new_context().forward(ops.arange(3) + 1).compute()
             backend.new_context().forward(ops.arange(3) + 1).compute()
+            callback[0](4, ffi.new("char[]", b"something\n"), user_data[0])
+            with pytest.raises(KeyboardInterrupt):
+                backend.load([])
+        callback[0](4, ffi.new("char[]", b"something\n"), user_data[0])
+        with pytest.raises(KeyboardInterrupt):
+            load_all().open("cpu")
     finally:
         logger.removeHandler(handler)
     assert capfd.readouterr().err == ""

@@ -105,19 +105,22 @@ print(next(v.hint for v in registry.verdicts if v.candidate == "ggml-cpu"))
 
 
 def test_threads_without_work_sleep():
-    """CPU time within 0.5 s, some time after the last graph. With ggml's settings a thread polls for 3 s."""
+    """CPU time from the last graph until the process sleeps: 0.05 s. With ggml's settings a thread polls for 3 s."""
     lines = run("""
 import time
 from hotshoe_core import BackendParams
 backend = hotshoe.load_all().open("cpu", BackendParams(n_threads=2))
 made = graph(backend)
 double(made)
-time.sleep(0.5)
-before = time.process_time()
-time.sleep(0.5)
-print(time.process_time() - before)
+before = used = time.process_time()
+while True:
+    time.sleep(0.3)
+    if time.process_time() - used < 0.01:
+        break
+    used = time.process_time()
+print(used - before)
 """)
-    assert float(lines[0]) < 0.1
+    assert float(lines[0]) < 1  # of CPU time, so that other programs do not matter
 
 
 LIMITED = """

@@ -200,13 +200,13 @@ def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> No
         np.testing.assert_array_equal(run(packed, x[row : row + 1]), alone[row : row + 1])
 
 
-@pytest.fixture(name="measures_again")
-def _measures_again():
+@pytest.fixture(name="unforced")
+def _unforced():
     yield
     kernels().hotshoe_quants_force_prefetch(0)
 
 
-@pytest.mark.usefixtures("measures_again")
+@pytest.mark.usefixtures("unforced")
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_every_way_of_prefetching_gives_the_same_bits(dtype: DType) -> None:
     """One row and two, one thread and two, both instruction sets."""
@@ -247,6 +247,7 @@ def test_the_way_of_prefetching_is_measured_while_computing() -> None:
     assert re.search(r"page [\d.]+, near [\d.]+, far [\d.]+", found["q4_k"])
 
 
+@pytest.mark.usefixtures("unforced")
 def test_a_variable_names_the_way_of_prefetching(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOTSHOE_GGML_PREFETCH", "far")
     with load_all().open("cpu", BackendParams(n_threads=1)):

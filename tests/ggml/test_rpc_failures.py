@@ -101,6 +101,7 @@ def test_a_server_that_computes_is_not_lost(server: Server) -> None:
         assert (y.read() == 1).all()
 
 
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_an_interrupt_while_a_server_is_silent(server: Server) -> None:
     model = open_model()
     server.stop()

@@ -280,16 +280,12 @@ def test_an_interpreter_that_does_not_start_is_not_the_plugins_fault(site, monke
     sys.modules.pop("good")
 
 
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_ctrl_c_ends_the_children(site):
     site.install("bad", HANGS)
-    # a process that was started with SIGINT ignored, as by nohup and in the background of a script, has no handler
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            load_all(timeout=30)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        load_all(timeout=30)
     assert not sleeping()
     (site.path / "bad.py").write_text(GOOD_CODE)
     assert load_all().devices[0].name == "npu:0"

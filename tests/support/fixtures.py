@@ -1,15 +1,16 @@
-"""Fixtures over real and recorded BERT models. A conftest imports the ones it wants."""
+"""Fixtures for several folders: real and recorded BERT models, Ctrl-C. A conftest imports the ones it wants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.minilm import Reference, load_reference, require_minilm
 
-__all__ = ["data", "minilm_folder", "minilm_gguf", "minilm_reference"]
+__all__ = ["ctrl_c_raises", "data", "minilm_folder", "minilm_gguf", "minilm_reference"]
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +43,11 @@ def minilm_gguf(minilm_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
 def minilm_reference(minilm_folder: Path) -> Reference:
     """all-MiniLM-L6-v2 in transformers; skips where torch or transformers is missing."""
     return load_reference(minilm_folder)
+
+
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt. In a process that was started in the background of a script it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -164,8 +164,8 @@ static int64_t visible_keys(const struct job * job, int64_t batch) {
     return m;
 }
 
-/* The keys that go to an element of axis 3 of dst: all keys of a batch element, or one split of
- * them. visible: the number of keys that the batch element sees. */
+/* The keys that go to an element of axis 3 of dst: all keys of a batch element, or one split of them. visible: the
+ * number of keys that the batch element sees. */
 static struct key_range key_range_of(const struct job * job, int64_t element, int64_t visible) {
     const int64_t n = job->n_key_splits;
     struct key_range range = {element / n, visible * (element % n) / n, visible * (element % n + 1) / n, element};

@@ -31,10 +31,10 @@ struct hotshoe_attention_params {
  * neighbouring queries, such as other sequences' cells. A query that sees no key gives NaN without sinks, as in NumPy,
  * and 0 with sinks.
  *
- * Few queries of few key/value heads do not occupy many threads. Therefore the keys of a batch element can be
- * divided into splits: if dst is [v_dim + 2, heads, n, batch * splits], the splits of a batch element follow each
- * other, and each row has its maximum score and its sum of weights behind its values. hotshoe_attention_merge then
- * joins the splits and adds the sinks. */
+ * Few queries of few key/value heads do not occupy many threads. Therefore the keys of a batch element can be divided
+ * into splits: if dst is [v_dim + 2, heads, n, batch * splits], the splits of a batch element follow each other, and
+ * each row has its maximum score and its sum of weights behind its values. hotshoe_attention_merge then joins the
+ * splits and adds the sinks. */
 HOTSHOE_API void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 /* dst [v_dim, heads, n, batch] from the splits that hotshoe_attention computed (src[0]), and the sinks (src[1]) if the

@@ -11,12 +11,12 @@
 #include "hotshoe_linear.h"
 
 #include "isa.h"
-#include "work_items.h"
 
 #if defined(HOTSHOE_X86)
 
 #include "hotshoe_linear_pieces.h"
 #include "hotshoe_linear_tiles.h"
+#include "work_items.h"
 
 static int64_t element_size(int format) { return format == HOTSHOE_LINEAR_F32 ? 4 : 2; }
 static int64_t padded_k(int format, int64_t k) { return format == HOTSHOE_LINEAR_BF16 ? (k + 1) & ~(int64_t) 1 : k; }

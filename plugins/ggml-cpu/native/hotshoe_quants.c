@@ -11,7 +11,6 @@
 #include "hotshoe_quants.h"
 
 #include "isa.h"
-#include "work_items.h"
 
 #if defined(HOTSHOE_X86)
 
@@ -20,6 +19,7 @@
 
 #include "hotshoe_quants_set.h"
 #include "prefetch_choice.h"
+#include "work_items.h"
 
 enum {
     UNPACKED = 24 << 10, /* bytes of a panel's records */

@@ -1,10 +1,13 @@
 /* Measures the ways of prefetching for each type, and remembers the fastest; see prefetch_choice.h. */
 #include "prefetch_choice.h"
 
+#include "hotshoe_quants.h"
+#include "isa.h"
+
+#if defined(HOTSHOE_X86)
+
 #include <stdatomic.h>
 #include <time.h>
-
-#include "hotshoe_quants.h"
 
 enum {
     N_WAYS = HOTSHOE_PREFETCH_WAYS,
@@ -12,7 +15,6 @@ enum {
     MIN_BYTES = 16 << 10, /* of a sample: reading the clock is a small part */
     UNDECIDED = 0,        /* the ways are numbered from 1 on */
 };
-/* The distances: with 1 KiB q8_0 is fastest on Zen 4, with 8 KiB q6_k (benchmarks/NOTES.md). */
 static const struct prefetch_way ways[N_WAYS] = {{0, 4096}, {1, 1024}, {1, 8192}};
 
 /* The ways are tried again after so many bytes, then after twice as many, up to a limit: some ten seconds of work. */
@@ -90,7 +92,8 @@ struct prefetch_use begin_prefetch(int type, int64_t bytes) {
 void end_prefetch(int type, const struct prefetch_use * use) {
     if (use->sample >= 0) {
         const int64_t time = nanoseconds() - use->start;
-        const float speed = time > 0 ? (float) use->bytes / (float) time : 0; /* 0: somebody set the clock */
+        const float speed =
+            time > 0 ? (float) use->bytes / (float) time : 0; /* 0: the clock was set; the median ignores it */
         STORE(choices[type].speeds[use->sample % N_WAYS][use->sample / N_WAYS], speed);
     }
 }
@@ -103,3 +106,17 @@ int hotshoe_quants_prefetch(int type, float * speeds) {
 }
 
 void hotshoe_quants_force_prefetch(int way) { STORE(forced, way); }
+
+#else /* no products that prefetch */
+
+int hotshoe_quants_prefetch(int type, float * speeds) {
+    (void) type;
+    for (int i = 0; i < HOTSHOE_PREFETCH_WAYS; ++i) {
+        speeds[i] = 0;
+    }
+    return 0;
+}
+
+void hotshoe_quants_force_prefetch(int way) { (void) way; }
+
+#endif

@@ -76,6 +76,7 @@ class GgmlBackend(Backend):
                         dry=not self.params.allocate, meter=meter,
                     )  # fmt: skip
                 meter.finish()
+                raise_pending()
                 if self.rounds_to_bf16 and not rounded:
                     why = "this model has no weights that it would affect (F16, or F32 of an encoder, on the CPU)"
                     logger.warning("matmul_precision='bf16' has no effect: %s", why)

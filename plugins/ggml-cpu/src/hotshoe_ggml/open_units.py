@@ -9,6 +9,7 @@ from hotshoe_core.errors import NativeError
 from hotshoe_ggml.cpu.threads import default_threads
 from hotshoe_ggml.cpu.unit import CpuUnit
 from hotshoe_ggml.native import best_variant, lib, library_of
+from hotshoe_ggml.native.log import raise_pending
 from hotshoe_ggml.quirks.vulkan import VulkanUnit
 from hotshoe_ggml.unit import Unit
 
@@ -40,6 +41,7 @@ def open_units(devices: Sequence[Device], params: BackendParams) -> list[Unit]:
     try:
         for device in (*others, *(hosts or [_host()])):
             opened.append(kinds.get(device.name, CpuUnit)(device, params, n_threads))
+        raise_pending()
     except BaseException:
         for unit in opened:
             unit.close()

@@ -1,4 +1,4 @@
-"""How weights are prefetched while one row is multiplied by them: the fastest way, or the one that a variable names."""
+"""How weights are prefetched while one row is multiplied: the fastest way, or the one that a variable names."""
 
 from __future__ import annotations
 

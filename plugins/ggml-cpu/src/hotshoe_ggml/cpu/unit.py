@@ -54,7 +54,7 @@ class CpuUnit(Unit):
         except MemoryError:
             raise NativeError(
                 f"{self.name}: the system gives no {format_bytes(size)} for the kernels of {self.n_threads} threads",
-                hint="BackendParams(n_threads=…) with fewer threads, or a higher limit: see `ulimit -v`",
+                hint="fewer threads: n_threads=, or a higher limit: see `ulimit -v`",
             ) from None
 
     def _start_pool(self) -> None:

@@ -379,6 +379,7 @@ def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
                 "Install a build of it for this version of hotshoe-ggml-cpu."
             )
         _loaded[resolved] = BackendLibrary(resolved, handle, registration)
+        log.raise_pending()
         return _loaded[resolved]
 
 
