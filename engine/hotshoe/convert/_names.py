@@ -163,7 +163,7 @@ class NameTable:
         if not names:
             stems = {target.removesuffix(".weight").removesuffix(".bias") for target in targets}
             known = {target for _, row in self._rows.values() for target in row}
-            near = next((found for stem in sorted(stems) if (found := similar(stem, known))), None)
+            near = next((close for stem in sorted(stems) if (close := similar(stem, known))), None)
             guess = f" (did you mean {near!r}?)" if near else ""
             return f"{' or '.join(targets)} of the model, for which no name in checkpoints is known{guess}"
         name = max(names, key=self._likeness)
