@@ -11,8 +11,8 @@ import pytest
 from hotshoe import families
 from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint
 from hotshoe.convert._layout import FileLayout, TensorLayout
-from hotshoe.convert._match import Rules, match_tensors, plus
-from hotshoe.convert._names import without_wrappers
+from hotshoe.convert._match import Array, Recipe, Rules, match_tensors, plus
+from hotshoe.convert._names import NameTable, without_wrappers
 from hotshoe.nn import Module
 from hotshoe_core.errors import ConversionError, WeightsError
 from hotshoe_core.gguf import GGUFFile
@@ -88,6 +88,17 @@ def test_a_file_of_another_shape_is_refused_before_it_is_loaded(
         load(path, "reference")
 
 
+def add_rules(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add rules to those of each converter; recipes replace its recipes."""
+
+    def match(checkpoint: Checkpoint, model: Module, own: Rules) -> tuple[TensorLayout, ...]:
+        names, recipes = own.names | rules.names, rules.recipes or own.recipes
+        ignored = (*own.ignored, *rules.ignored)
+        return match_tensors(checkpoint, model, replace(own, names=names, recipes=recipes, ignored=ignored))
+
+    monkeypatch.setattr("hotshoe.convert._schema.match_tensors", match)
+
+
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
@@ -99,11 +110,45 @@ def test_a_file_of_another_shape_is_refused_before_it_is_loaded(
 def test_a_misspelt_rule_is_an_error(
     rules: Rules, words: str, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def match(checkpoint: Checkpoint, model: Module, own: Rules) -> tuple[TensorLayout, ...]:
-        return match_tensors(
-            checkpoint, model, replace(own, names=own.names | rules.names, recipes=rules.recipes or own.recipes)
-        )
-
-    monkeypatch.setattr("hotshoe.convert._schema.match_tensors", match)
+    add_rules(rules, monkeypatch)
     with pytest.raises(ConversionError, match=words):
         describe(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return open_checkpoint(make_recorded("LlamaForCausalLM", tmp_path_factory.mktemp("llama")))
+
+
+@pytest.mark.parametrize("make", [lambda v: v.T, lambda v: v[1:]], ids=["transposed", "shorter"])
+def test_a_recipe_of_another_shape_is_an_error(
+    make: Callable[[Array], Array], llama: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_rules(Rules(recipes={"attn_k.weight": Recipe(make)}), monkeypatch)
+    layout = next(t for t in describe(llama).tensors if t.name == "blk.0.attn_k.weight")
+    with pytest.raises(ConversionError) as caught:
+        layout.make()
+    made = make(llama.read("model.layers.0.self_attn.k_proj.weight")).shape
+    assert f"the recipe of {layout.name} makes {made}, expected {layout.shape}" in caught.value.message
+
+
+def test_the_rows_of_a_family_replace_those_of_the_table() -> None:
+    """However the family spells the name: with the modules around the model, or without them."""
+    for name in ("norm", "model.norm", "backbone.norm"):
+        names = NameTable({name: "token_embd_norm"}, ["model.norm.weight"])
+        assert names.in_file("model.norm.weight") == (["token_embd_norm.weight"], -1)
+
+
+@pytest.mark.parametrize("prefix", ["layers.99.", "model.layers.99.", "backbone.layers.99."])
+def test_tensors_that_are_ignored(prefix: str, llama: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [t.name for t in describe(llama).tensors]
+    more = llama.tensors | {"model.layers.99.head.weight": next(iter(llama.tensors.values()))}
+    add_rules(Rules(ignored=(prefix,)), monkeypatch)
+    assert [t.name for t in describe(replace(llama, tensors=more)).tensors] == expected
+
+
+def test_a_prefix_of_wrappers_ignores_only_what_it_names(llama: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [t.name for t in describe(llama).tensors]
+    more = llama.tensors | {"encoder.tower.weight": next(iter(llama.tensors.values()))}
+    add_rules(Rules(ignored=("encoder.",)), monkeypatch)
+    assert [t.name for t in describe(replace(llama, tensors=more)).tensors] == expected

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hotshoe.convert import convert
-from hotshoe.tokenizers import load_tokenizer
+from hotshoe.tokenizers import TokenType, load_tokenizer
 from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.gguf import GGUFFile
 from tests.support.converted import keys
@@ -82,6 +82,15 @@ def test_added_tokens(tmp_path: Path) -> None:
     reference = load_reference(folder)
     for text in ["[Query]hello", "[query] a", "x<tag>y<Tag>", "<raw><Raw>hello", *TEXTS]:
         assert tokenizer.encode(text) == reference.ids(text), text
+
+
+def test_added_tokens_of_older_files_do_not_count_beside_tokenizer_json(tmp_path: Path) -> None:
+    config = CONFIG | {"vocab_size": len(VOCAB) + 1}
+    folder = make_tiny_bert(tmp_path / "m", config=config, weights=random_weights(config))
+    (folder / "added_tokens.json").write_text(json.dumps({"<Stale>": len(VOCAB)}))
+    tokenizer, found = made(folder, tmp_path)
+    assert tokenizer.token(len(VOCAB)) == f"[PAD{len(VOCAB)}]"
+    assert found["tokenizer.ggml.token_type"][-1] == TokenType.UNUSED
 
 
 def test_texts_lowercased_before_the_tokenizer(tmp_path: Path) -> None:

@@ -347,12 +347,16 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_server_that_is_down_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     up = Server()
-    monkeypatch.setenv("HOTSHOE_RPC", f"127.0.0.1:{free_port()},{up.endpoint}")
-    registry = load_all(refresh=True)
-    assert [d.name for d in registry.devices if d.provider == "ggml-rpc"] == ["rpc:1"], "it keeps its name"
-    with registry.open("rpc:1"):
-        pass
-    up.kill()
+    try:
+        monkeypatch.setenv("HOTSHOE_RPC", f"127.0.0.1:{free_port()},{up.endpoint}")
+        registry = load_all(refresh=True)
+        assert [d.name for d in registry.devices if d.provider == "ggml-rpc"] == ["rpc:1"], "it keeps its name"
+        with registry.open("rpc:1"):
+            pass
+    finally:
+        up.kill()
+        monkeypatch.setenv("HOTSHOE_RPC", "")
+        load_all(refresh=True)
 
 
 def test_no_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

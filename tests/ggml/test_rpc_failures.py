@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import socket
@@ -11,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +21,16 @@ import pytest
 import hotshoe
 from hotshoe.runner.text import TextModel
 from hotshoe_core import ops
-from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError
+from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError
 from hotshoe_loader import load_all
 from tests.support.rpc_server import Server
 
 pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
+
+from hotshoe_ggml.native import NativeLibraryError, load_backend
+from hotshoe_ggml.native import server as native_server
+from hotshoe_ggml_rpc import serve
+from hotshoe_ggml_rpc.provider import LIBRARY_DIR
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
 PROMPT = "In the beginning"
@@ -111,21 +119,68 @@ def test_a_server_that_is_stopped_before_it_is_used(server: Server) -> None:
         load_all(refresh=True).open("rpc:0")
 
 
+def test_a_silent_server_does_not_stop_others(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is asked for its first answer, for seconds, while the other computes."""
+    library = next(LIBRARY_DIR.glob("*ggml-rpc.*"))
+    with load_all().open("rpc:0") as backend, socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HOTSHOE_RPC_TIMEOUT", "5")
+        ctx = backend.new_context()
+        x = ctx.input("x", (4,))
+        ctx.forward(x * 2.0).compute({x: np.ones(4, np.float32)})
+
+        def use() -> None:
+            with contextlib.suppress(NativeLibraryError):
+                native_server(library, "{}:{}".format(*silent.getsockname()))
+
+        asking = threading.Thread(target=use, daemon=True)
+        asking.start()
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(1) == HELLO  # now it waits for the answer
+            for _ in range(100):
+                ctx.compute({x: np.ones(4, np.float32)})
+            assert asking.is_alive()
+        asking.join(PATIENCE)
+        assert not asking.is_alive()
+
+
+def test_a_server_that_does_not_accept_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a firewall that drops packets: here the queue of connections is full."""
+    monkeypatch.setenv("HOTSHOE_RPC_TIMEOUT", "2")
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        endpoint = "{}:{}".format(*listener.getsockname())
+        for _ in range(8):  # more than the queue holds
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        library = next(LIBRARY_DIR.glob("*ggml-rpc.*"))
+        load_backend(library)
+        with pytest.raises(NativeLibraryError, match=f"{endpoint}: no answer for 2 seconds"):
+            native_server(library, endpoint)
+        with pytest.raises(NativeLibraryError, match=r"no answer [0-3] seconds ago; try again in [1-4] seconds"):
+            native_server(library, endpoint)
+
+
 def test_strangers_do_not_disturb_others(server: Server) -> None:
     """A connection that says nothing, one that is closed, nonsense, and a message of 2^64 - 1 bytes."""
-    socket.create_connection(server.address).close()
-    with socket.create_connection(server.address) as nonsense:
+    stranger_at(server).close()
+    with stranger_at(server) as nonsense:
         nonsense.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
         assert has_ended(nonsense)
     for length in (2**64 - 1, 2**62, 2**40):
-        with socket.create_connection(server.address) as stranger:
+        with stranger_at(server) as stranger:
             stranger.sendall(hello())
             (size,) = struct.unpack("<Q", stranger.recv(8, socket.MSG_WAITALL))
             stranger.recv(size, socket.MSG_WAITALL)
             stranger.sendall(struct.pack("<BQ", 6, length))  # set_tensor
             assert has_ended(stranger)
-    with socket.create_connection(server.address), open_model() as model:
+    with stranger_at(server), open_model() as model:
         assert len(model.generate(PROMPT, max_tokens=2).tokens) == 2
+
+
+def stranger_at(server: Server) -> socket.socket:
+    return socket.create_connection(server.address, timeout=PATIENCE)
 
 
 def has_ended(connection: socket.socket) -> bool:
@@ -138,6 +193,88 @@ def has_ended(connection: socket.socket) -> bool:
 def hello() -> bytes:
     """The first message of the protocol: the command, the size, and the client's abilities: none."""
     return struct.pack("<BQ", HELLO[0], 24) + bytes(24)
+
+
+def test_silent_strangers_do_not_lock_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server closes connections without a first message, also those with a part of it."""
+    monkeypatch.setenv("HOTSHOE_RPC_TIMEOUT", "1")
+    server = Server()
+    try:
+        strangers = [stranger_at(server) for _ in range(64)]
+        strangers[0].sendall(hello()[:-1])
+        for stranger in strangers:
+            with stranger:
+                assert has_ended(stranger)
+        with stranger_at(server) as client:
+            client.sendall(hello())
+            client.settimeout(3)  # longer than the server's limit, which is over with the first message
+            (size,) = struct.unpack("<Q", client.recv(8, socket.MSG_WAITALL))
+            client.recv(size, socket.MSG_WAITALL)
+            with pytest.raises(TimeoutError):
+                client.recv(1)
+    finally:
+        server.kill()
+
+
+class Listener:
+    """A listening socket whose `accept` returns the given results, or raises them."""
+
+    def __init__(self, results: list[Any]) -> None:
+        self.results = iter(results)
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+    def accept(self) -> tuple[socket.socket, None]:
+        result = next(self.results)
+        if isinstance(result, BaseException):
+            raise result
+        return result, None
+
+
+def test_the_server_goes_on_when_the_system_refuses_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no thread, or no file, for one client. The next one is served, also if only one may be."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    results = [OSError(errno.EMFILE, "too many files"), *(ours for ours, _ in pairs), KeyboardInterrupt()]
+    start = threading.Thread.start
+    refusals = iter([RuntimeError("can't start new thread")])
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        for refusal in refusals:
+            raise refusal
+        start(thread)
+
+    monkeypatch.setattr(serve, "_MAX_CLIENTS", 1)
+    monkeypatch.setattr(serve, "_listen", lambda *_: Listener(results))
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    with pytest.raises(KeyboardInterrupt):
+        serve.serve("127.0.0.1", 50052, 1)
+    refused, served = (theirs for _, theirs in pairs)
+    with refused, served:
+        for client in (refused, served):
+            client.settimeout(PATIENCE)
+        assert has_ended(refused)
+        served.sendall(hello())
+        assert len(served.recv(8, socket.MSG_WAITALL)) == 8
+
+
+def test_an_address_of_one_network_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interface's number is the last part of the address."""
+    made: list[Any] = []
+
+    def create_server(address: Any, **_: Any) -> socket.socket:
+        made.append(address)
+        return socket.socket()
+
+    monkeypatch.setattr(socket, "create_server", create_server)
+    try:
+        serve._listen("fe80::1%1", 50052).close()
+    except HotshoeError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    assert made[0][3] == 1
 
 
 def test_an_address_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +300,7 @@ def test_an_address_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--threads", "100000", "--threads 100000: expected 0 to 512"),
         ("--listen", "::1:50052", "expected HOST:PORT, or [HOST]:PORT for IPv6"),
         ("--listen", "127.0.0.1:70000", "expected HOST:PORT"),
+        ("--listen", "..:50052", "cannot listen to port 50052 of ..:"),
         ("--listen", "no-such-host.invalid:50052", "cannot listen to port 50052 of no-such-host.invalid"),
     ],
 )

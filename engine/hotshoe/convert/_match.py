@@ -38,7 +38,7 @@ class Recipe:
     """How a tensor of the file is made from one of the checkpoint."""
 
     make: Callable[[Array], Array] = lambda value: value
-    """Gets the values in the checkpoint, float32. Its result is reshaped to the shape in the file."""
+    """Gets the values in the checkpoint, float32. Its result has the shape in the file, except for axes of length 1."""
     stored: Shape | None = None
     """The shape in the checkpoint, if it differs from that in the file by more than axes of length 1."""
 
@@ -51,7 +51,7 @@ def plus(number: float) -> Recipe:
 def interleave(n_heads: int) -> Recipe:
     """Reorder the rows of each head: from RoPE pairs (i, i + head_dim / 2) to (2i, 2i + 1)."""
     # (heads, half, pair, …) to (heads, pair, half, …)
-    return Recipe(lambda value: value.reshape(n_heads, 2, -1, *value.shape[1:]).swapaxes(1, 2))
+    return Recipe(lambda v: v.reshape(n_heads, 2, -1, *v.shape[1:]).swapaxes(1, 2).reshape(v.shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +102,12 @@ class _Matcher:
         """Find the sources. Raises ConversionError if tensors are missing, unknown or duplicate."""
         self._check_rules()
         names = NameTable(self.rules.names, self.checkpoint.tensors)
+        # a prefix that consists of wrappers, such as "encoder.", has nothing without them
+        ignored = tuple(filter(None, map(without_wrappers, self.rules.ignored)))
         extra = []
         for source in sorted(self.checkpoint.tensors):
-            if without_wrappers(source).startswith(self.rules.ignored) or source.endswith(_NOT_WEIGHTS):
+            is_ignored = source.startswith(self.rules.ignored) or without_wrappers(source).startswith(ignored)
+            if is_ignored or source.endswith(_NOT_WEIGHTS):
                 continue
             candidates, expert = names.in_file(source)
             targets = [name for name in candidates if name in self.wanted]
@@ -179,7 +182,13 @@ class _Matcher:
                     value[i] = self.checkpoint.read(source)
             else:
                 value = self.checkpoint.read(first)
-            return np.ascontiguousarray(recipe.make(value).reshape(shape))
+            made = recipe.make(value)
+            if (fitting := _with_ones_of(made.shape, shape)) != made.shape:
+                raise ConversionError(
+                    f"Rules(recipes=…): the recipe of {name} makes {made.shape}, expected {fitting}",
+                    hint="check the converter's recipe",
+                )
+            return np.ascontiguousarray(made.reshape(shape))
 
         return TensorLayout(name, first, shape, _is_small(name, shape), make)
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from hotshoe_core.errors import similar
+
 __all__ = ["NAMES", "NameTable", "Names", "other_expert", "without_wrappers"]
 
 Names = dict[str, "str | tuple[str, ...]"]
@@ -125,7 +127,8 @@ class NameTable:
 
     def __init__(self, more: Names, sources: Iterable[str]) -> None:
         self._added = tuple(more)
-        rows = more | {name: row for name, row in NAMES.items() if name not in more}
+        own = {without_wrappers(name) for name in more}
+        rows = more | {name: row for name, row in NAMES.items() if without_wrappers(name) not in own}
         self._rows = {without_wrappers(n): (n, (row,) if isinstance(row, str) else row) for n, row in rows.items()}
         self._sources = {source: _parse(source) for source in sources}
         self._present = {plain.name for plain in self._sources.values()}
@@ -158,11 +161,9 @@ class NameTable:
                 if name.startswith("layers.") == bool(layer) and (target in row or stem in row):
                     names.append(name if target in row else f"{name}{dot}{kind}")
         if not names:
-            from difflib import get_close_matches  # 2 ms, only after a mistake
-
             stems = {target.removesuffix(".weight").removesuffix(".bias") for target in targets}
             known = {target for _, row in self._rows.values() for target in row}
-            near = next((found for stem in sorted(stems) for found in get_close_matches(stem, known, n=1)), None)
+            near = next((close for stem in sorted(stems) if (close := similar(stem, known))), None)
             guess = f" (did you mean {near!r}?)" if near else ""
             return f"{' or '.join(targets)} of the model, for which no name in checkpoints is known{guess}"
         name = max(names, key=self._likeness)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
 __all__ = [
-    *("SPACE", "Added", "TextTokenizer", "Vocab", "charsmap", "is_metaspace", "no_files", "optional"),
+    *("SPACE", "Added", "TextTokenizer", "Vocab", "charsmap", "is_metaspace", "no_files", "older_added", "optional"),
     *("package_errors", "padded", "parts", "puts_space_first", "read_added", "read_text_tokenizer", "require_same_ids"),
 ]
 
@@ -126,19 +127,24 @@ def read_text_tokenizer(checkpoint: Checkpoint) -> TextTokenizer:
         raise no_files(folder, "tokenizer.model")
     # first, because the package checks the structure of tokenizer.json
     original = _original(tokenizer, folder / "tokenizer.json") if tokenizer else None
-    added = read_added(folder, settings, tokenizer.get("added_tokens"))
+    added = read_added(folder, chain(older_added(folder, settings), tokenizer.get("added_tokens") or []))
     return TextTokenizer(folder, checkpoint.config, tokenizer, settings, added, original)
 
 
-def read_added(folder: Path, settings: dict[str, Any], stated: Any = None) -> tuple[Added, ...]:
-    """The added tokens of a folder by id: those ``stated`` in tokenizer.json, and those of older files.
+def older_added(folder: Path, settings: dict[str, Any]) -> Iterator[Any]:
+    """The entries of added tokens in added_tokens.json and tokenizer_config.json, for ``read_added``."""
+    for token, i in optional(folder / "added_tokens.json").items():
+        yield {"id": i, "content": token}
+    for i, entry in (settings.get("added_tokens_decoder") or {}).items():
+        yield {**entry, "id": int(i)}
+
+
+def read_added(folder: Path, entries: Iterable[Any]) -> tuple[Added, ...]:
+    """The added tokens of a folder by id, from their entries as in tokenizer.json. Later ones win.
 
     Raises ModelFileError if an entry lacks an id or a content.
     """
-    decoder = settings.get("added_tokens_decoder") or {}
     try:
-        entries = [{"id": i, "content": token} for token, i in optional(folder / "added_tokens.json").items()]
-        entries += [{**entry, "id": int(i)} for i, entry in decoder.items()] + list(stated or [])
         added = {
             e["id"]: Added(e["id"], e["content"], e.get("special") is True, e.get("normalized") is not False)
             for e in entries

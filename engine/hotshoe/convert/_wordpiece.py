@@ -16,6 +16,7 @@ from hotshoe.convert._json import regular
 from hotshoe.convert._tokenfiles import (
     TextTokenizer,
     no_files,
+    older_added,
     optional,
     package_errors,
     padded,
@@ -106,7 +107,9 @@ def _read(checkpoint: Checkpoint) -> TextTokenizer:
     tokenizer, settings = optional(folder / "tokenizer.json"), optional(folder / "tokenizer_config.json")
     if not (folder / "tokenizer.json").is_file():
         tokenizer = {"model": {"vocab": _vocab_txt(folder)}}
-        return TextTokenizer(folder, config, tokenizer, settings, read_added(folder, settings), None)
+        return TextTokenizer(
+            folder, config, tokenizer, settings, read_added(folder, older_added(folder, settings)), None
+        )
     files = TextTokenizer(folder, config, tokenizer, settings, (), None)
     kind = files.model.get("type", "WordPiece") if files.model else None
     if kind != "WordPiece":
@@ -116,7 +119,7 @@ def _read(checkpoint: Checkpoint) -> TextTokenizer:
             f"{files.path}: continuing_subword_prefix is {prefix!r}; a GGUF file can only express '##'"
         )
     files.vocab()
-    return replace(files, added=read_added(folder, {}, tokenizer.get("added_tokens")))
+    return replace(files, added=read_added(folder, tokenizer.get("added_tokens") or []))
 
 
 def _vocab_txt(folder: Path) -> dict[str, int]:

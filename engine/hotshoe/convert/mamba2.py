@@ -55,7 +55,10 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     }
     rules = Rules(
         required=["ssm_conv1d.bias"],
-        recipes={"ssm_a": Recipe(_negative_exp), "ssm_norm.weight": Recipe(stored=(inner,))},
+        recipes={
+            "ssm_a": Recipe(_negative_exp),
+            "ssm_norm.weight": Recipe(lambda value: value.reshape(n_groups, -1), (inner,)),
+        },
     )
     return make_layout(checkpoint, "mamba2", keys, rules, vocab=_vocab(checkpoint))
 

@@ -61,12 +61,14 @@ struct server {
 static std::mutex servers_mutex;
 static std::map<std::string, server> servers;
 
+// The caller holds the server's turn, so that one thread connects. Others may use other servers meanwhile.
 static std::shared_ptr<socket_t> require_socket(const std::string & endpoint) {
-    std::lock_guard<std::mutex> lock(servers_mutex);
+    std::unique_lock<std::mutex> lock(servers_mutex);
     auto & known = servers[endpoint].sock;
     if (auto sock = known.lock()) {
         return sock;
     }
+    lock.unlock(); // a server that is silent takes seconds
     const size_t colon = endpoint.rfind(':');
     std::string host = endpoint.substr(0, colon);
     if (host.front() == '[') { // IPv6
@@ -78,6 +80,7 @@ static std::shared_ptr<socket_t> require_socket(const std::string & endpoint) {
         if (!negotiate_hello(sock)) {
             throw backend_failure("it has another version of the protocol");
         }
+        lock.lock();
         known = sock;
         return sock;
     } catch (const std::exception & error) {
@@ -165,7 +168,8 @@ static ggml_backend_reg_t add_server(const char * endpoint) {
     return reg;
 }
 
-// Serves one client until its connection ends. fd: the socket. Whatever the client sends ends only this connection.
+// Serves one client until its connection ends. fd: the socket. A damaged message ends only this connection. A graph with
+// invalid ops can end the process: the CPU's kernels abort.
 static void hotshoe_rpc_serve(int fd, size_t n_backends, ggml_backend_t * backends) {
     try {
         rpc_serve_client({backends, backends + n_backends}, nullptr, socket_t::create_server(nullptr, fd));

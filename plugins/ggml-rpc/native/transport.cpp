@@ -2,7 +2,8 @@
 // time limit, because the system keeps the connections of a stopped server open.
 //
 // A server may compute for minutes before it answers. So silence alone means nothing: after some seconds of it the
-// server must answer a second connection. If it does not, the first one is lost.
+// server must answer a second connection. If it does not, the first one is lost. A server closes the connection of a
+// client that does not send the first message in time, because connections are limited.
 #include "transport.h"
 
 #ifdef _WIN32
@@ -55,11 +56,20 @@ using steady = std::chrono::steady_clock;
 static std::mutex silent_mutex;
 static std::map<std::pair<std::string, int>, steady::time_point> silent; // servers that did not answer, and when
 
+// Notes that a server is silent. Returns what to say about it.
+static std::string note_silent(const std::string & host, int port, double seconds) {
+    std::lock_guard<std::mutex> lock(silent_mutex);
+    silent[{host, port}] = steady::now();
+    return "no answer for " + std::to_string((int) seconds) + " seconds";
+}
+
 struct socket_t::impl {
     intptr_t fd;
-    std::string host; // of the server; empty in the server itself, which waits for its clients without a limit
+    std::string host; // of the server; empty in the server itself
     int port = 0;
-    bool is_second = false; // only asks whether the server is alive
+    const steady::time_point opened = steady::now();
+    bool is_greeted = false; // a server waits without a limit for a client that has sent the first message
+    bool is_second = false;  // only asks whether the server is alive
 
     impl(intptr_t fd, std::string host, int port) : fd(fd), host(std::move(host)), port(port) {
         unsigned long on = 1;
@@ -75,19 +85,18 @@ struct socket_t::impl {
     }
     [[noreturn]] void fail(int error) { fail(std::system_category().message(error)); }
     [[noreturn]] void fail_as_silent() {
-        std::lock_guard<std::mutex> lock(silent_mutex);
-        silent[{host, port}] = steady::now();
-        fail("no answer for " + std::to_string((int) (2 * limit_seconds())) + " seconds");
+        fail(host.empty() ? "no first message" : note_silent(host, port, 2 * limit_seconds()));
     }
 
     // Waits until the socket can be read or written, or the limit has passed. A signal does not end it: Python handles
     // signals after the call.
     bool is_ready(short event) {
-        const auto stop = steady::now() + std::chrono::duration<double>(limit_seconds());
+        const auto start = host.empty() ? opened : steady::now();
+        const auto stop = start + std::chrono::duration<double>(limit_seconds());
         for (;;) {
             const double left = std::chrono::duration<double, std::milli>(stop - steady::now()).count();
             pollfd waiting = {(decltype(pollfd::fd)) fd, event, 0};
-            const int n = poll(&waiting, 1, host.empty() ? -1 : (int) std::max(0.0, left) + 1);
+            const int n = poll(&waiting, 1, is_greeted ? -1 : (int) std::max(0.0, left) + 1);
             if (n > 0 || (n < 0 && last_error() != INTERRUPTED)) {
                 return true; // ready, or an error that the next call returns
             }
@@ -97,7 +106,7 @@ struct socket_t::impl {
         }
     }
     bool is_server_alive() {
-        if (is_second) {
+        if (is_second || host.empty()) {
             return false;
         }
         try {
@@ -143,7 +152,8 @@ bool socket_t::recv_data(void * data, size_t size) {
 }
 
 void socket_t::get_caps(uint8_t * caps) { std::memset(caps, 0, RPC_CONN_CAPS_SIZE); }
-void socket_t::update_caps(const uint8_t *) {}
+// A server calls this when the first message is complete.
+void socket_t::update_caps(const uint8_t *) { pimpl->is_greeted = pimpl->host.empty(); }
 
 // A server that was silent just now is not tried again: a graph would try for each of its tensors.
 static void require_not_silent(const char * host, int port) {
@@ -151,9 +161,10 @@ static void require_not_silent(const char * host, int port) {
     const auto found = silent.find({host, port});
     if (found != silent.end()) {
         const std::chrono::duration<double> ago = steady::now() - found->second;
-        if (ago.count() < 2 * limit_seconds()) {
-            throw std::runtime_error("no answer " + std::to_string((int) ago.count()) +
-                                     " seconds ago; try again later");
+        const double left = 2 * limit_seconds() - ago.count();
+        if (left > 0) {
+            throw std::runtime_error("no answer " + std::to_string((int) ago.count()) + " seconds ago; try again in " +
+                                     std::to_string((int) left + 1) + " seconds");
         }
     }
 }
@@ -168,6 +179,7 @@ socket_ptr socket_t::connect(const char * host, int port) {
     }
     const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
     std::string why;
+    bool timed_out = false;
     for (const addrinfo * address = found; address != nullptr; address = address->ai_next) {
         const auto fd = (intptr_t) socket(address->ai_family, address->ai_socktype, address->ai_protocol);
         if (fd < 0) {
@@ -178,17 +190,18 @@ socket_ptr socket_t::connect(const char * host, int port) {
         int error = ::connect(fd, address->ai_addr, (socklen_t) address->ai_addrlen) == 0 ? 0 : last_error();
         if (error == IN_PROGRESS) {
             socklen_t size = sizeof error;
-            error = made->is_ready(POLLOUT) ? 0 : ETIMEDOUT;
-            if (error == 0) {
-                getsockopt(fd, SOL_SOCKET, SO_ERROR, (char *) &error, &size);
+            if (!made->is_ready(POLLOUT)) {
+                timed_out = true;
+                continue;
             }
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, (char *) &error, &size);
         }
         if (error == 0) {
             return socket_ptr(new socket_t(std::move(made)));
         }
         why = std::system_category().message(error);
     }
-    throw std::runtime_error(why);
+    throw std::runtime_error(timed_out ? note_silent(host, port, limit_seconds()) : why);
 }
 
 // The server's side of a connection that Python has accepted. fd: its socket. serve.py listens and accepts.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ipaddress
 import socket
 import sys
 import threading
+import time
 from typing import Any
 
 from hotshoe_core.errors import HotshoeError, NativeError
@@ -20,7 +20,10 @@ _MAX_CLIENTS = 64  # at once; more are refused, so that silent ones take neither
 
 
 def serve(host: str, port: int, n_threads: int) -> None:
-    """Serve clients until the process ends, each in a thread of its own. Raises NativeError if the port is not free."""
+    """Serve clients until the process ends, each in a thread of its own.
+
+    Raises NativeError if the port is not free, or if the host cannot be resolved.
+    """
     library = load_backend(next(LIBRARY_DIR.glob("*ggml-rpc.*")))
     serve_client = library.function("hotshoe_rpc_serve", "void (*)(int, size_t, ggml_backend_t *)")
     set_threads = load_cpu().function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
@@ -28,12 +31,14 @@ def serve(host: str, port: int, n_threads: int) -> None:
         raise NativeError(f"{library!r} has no server")
 
     def run(connection: Any) -> None:
-        backends = [lib().ggml_backend_dev_init(facts.pointer, ffi.NULL) for facts in load_cpu().devices()]
-        for backend in backends:
-            set_threads(backend, n_threads)
+        backends = []
         try:
+            for facts in load_cpu().devices():
+                backends.append(lib().ggml_backend_dev_init(facts.pointer, ffi.NULL))
+                set_threads(backends[-1], n_threads)
             serve_client(connection.detach(), len(backends), ffi.new("ggml_backend_t[]", backends))
         finally:
+            connection.close()  # unless it was detached
             for backend in backends:
                 lib().ggml_backend_free(backend)
             free.release()
@@ -42,20 +47,28 @@ def serve(host: str, port: int, n_threads: int) -> None:
     with _listen(host, port) as listener:
         print(f"hotshoe-rpc-serve: lends the CPU at {host}, port {port}, with {n_threads} threads", flush=True)
         while True:
-            with contextlib.suppress(ConnectionError):  # a client that has left already
+            try:
                 connection, _ = listener.accept()
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                if free.acquire(blocking=False):
-                    threading.Thread(target=run, args=(connection,), daemon=True).start()
-                else:
-                    connection.close()
+            except OSError:  # a client has left already; or too many files are open, until other clients leave
+                time.sleep(0.01)
+                continue
+            if not free.acquire(blocking=False):
+                connection.close()
+                continue
+            try:
+                threading.Thread(target=run, args=(connection,), daemon=True).start()
+            except RuntimeError:  # the system has no thread for it
+                connection.close()
+                free.release()
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        return socket.create_server(found[0][4][:2], family=found[0][0], backlog=_MAX_CLIENTS)
-    except OSError as error:
+        listener = socket.create_server(found[0][4], family=found[0][0], backlog=_MAX_CLIENTS)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # the accepted connections inherit it
+        return listener
+    except (OSError, UnicodeError) as error:  # UnicodeError: the host cannot be a name
         raise NativeError(
             f"cannot listen to port {port} of {host}: {error}",
             hint="is the port in use? try another: --listen HOST:PORT",
