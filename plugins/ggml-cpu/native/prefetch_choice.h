@@ -2,8 +2,8 @@
  *
  * One token is multiplied at the memory's speed if the processor is told early enough what it reads next. Which way is
  * the fastest depends on the processor, on the type (how many places of a block it reads at once), and on the size of
- * pages: benchmarks/NOTES.md has numbers. So the first products of each type try all ways in turns, and the way with the
- * best median is used. After a gigabyte, then two, four and so on, the ways are tried again, because pages and
+ * pages: benchmarks/NOTES.md has numbers. So the first products of each type try all ways in turns, and the way with
+ * the best median is used. After a gigabyte, then two, four and so on, the ways are tried again, because pages and
  * neighbours change. Results do not depend on the way. */
 #ifndef HOTSHOE_PREFETCH_CHOICE_H
 #define HOTSHOE_PREFETCH_CHOICE_H
