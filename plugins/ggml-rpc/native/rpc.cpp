@@ -168,8 +168,8 @@ static ggml_backend_reg_t add_server(const char * endpoint) {
     return reg;
 }
 
-// Serves one client until its connection ends. fd: the socket. A damaged message ends only this connection. A graph with
-// invalid ops can end the process: the CPU's kernels abort.
+// Serves one client until its connection ends. fd: the socket. A damaged message ends only this connection. A graph
+// with invalid ops can end the process: the CPU's kernels abort.
 static void hotshoe_rpc_serve(int fd, size_t n_backends, ggml_backend_t * backends) {
     try {
         rpc_serve_client({backends, backends + n_backends}, nullptr, socket_t::create_server(nullptr, fd));
