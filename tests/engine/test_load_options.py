@@ -15,7 +15,8 @@ from hotshoe.load_options import LoadOptions, group_options
 from hotshoe.placement.params import PlacementParams
 from hotshoe.runner.params import RunnerParams
 from hotshoe_core import BackendParams
-from hotshoe_core.errors import BackendError, InsufficientMemoryError, ModelError, PlacementError
+from hotshoe_core.errors import BackendError, InsufficientMemoryError, ModelError, ModelFileError, PlacementError
+from hotshoe_core.gguf import GGUFFile
 
 ROOT = Path(__file__).parents[2]
 VERSE = ROOT / "examples" / "models" / "kjv-3m-q8_0.gguf"
@@ -91,3 +92,12 @@ def test_type_checkers_know_the_options_and_the_class_of_the_model(tmp_path: Pat
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(tmp_path / "typed.py")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "x/" * 5000, "a\0b", "\ud800", "~nobody-of-this-name/x", b"x"])
+def test_paths_that_no_file_can_have(path: Any) -> None:
+    for use in (hotshoe.load_model, hotshoe.plan_model, hotshoe.load_tokenizer, GGUFFile):
+        with pytest.raises(
+            ModelFileError, match=r"the path of a .* is .*(, which cannot be the name of a file: |; expected a str or)"
+        ):
+            use(path)
