@@ -105,21 +105,14 @@ def _by_head(x: Tensor, weight: Tensor) -> Tensor:
     return x.permute(1, 0, 2).matmul(weight, transpose=True).permute(1, 0, 2)
 
 
-class DenseBlock(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: Attention = submodule()
-    mlp: GatedMLP = submodule()
-
-
-class ExpertBlock(nn.PreNormBlock):
-    attention: Attention = submodule()
-    mlp: MixtureOfExperts = submodule()
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=lambda c, i: GatedMLP if i < c.n_dense else MixtureOfExperts)
 
 
 class Model(nn.Decoder):
     config: Config
-    blocks: list[DenseBlock | ExpertBlock] = layers(
-        "blk", choose=lambda config, i: DenseBlock if i < config.n_dense else ExpertBlock
-    )
+    blocks: list[Block] = layers("blk")
 
 
 family = Family(Model)

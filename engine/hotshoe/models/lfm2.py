@@ -37,21 +37,16 @@ class ShortConvolution(Module):
         return self.out(view.merge(after_gate * ops.ssm_conv(x, history, self.conv)))
 
 
-class AttentionBlock(nn.PreNormBlock):
-    attention: nn.NormedAttention = submodule()
-    mlp: GatedMLP = submodule()
-
-
-class ConvolutionBlock(nn.PreNormBlock):
-    attention: ShortConvolution = submodule()  # in the place of attention
+class Block(nn.TransformerBlock):
+    attention: nn.NormedAttention | ShortConvolution = submodule(
+        choose=lambda c, i: nn.NormedAttention if c.n_kv_heads[i] else ShortConvolution
+    )
     mlp: GatedMLP = submodule()
 
 
 class Model(nn.Decoder):
     config: Config
-    blocks: list[AttentionBlock | ConvolutionBlock] = layers(
-        "blk", choose=lambda config, i: AttentionBlock if config.n_kv_heads[i] else ConvolutionBlock
-    )
+    blocks: list[Block] = layers("blk")
     norm: RMSNorm = submodule("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
 
 

@@ -81,6 +81,7 @@ class SharedExperts(GatedMLP):
     gate: Linear = submodule("ffn_gate_shexp", shape=lambda c, i: (c.n_shared_experts * c.expert_dim, c.dim))
     up: Linear = submodule("ffn_up_shexp", shape=lambda c, i: (c.n_shared_experts * c.expert_dim, c.dim))
     down: Linear = submodule("ffn_down_shexp", shape=lambda c, i: (c.dim, c.n_shared_experts * c.expert_dim))
+    gate_up = None
 
 
 class MixtureOfExperts(Module):

@@ -38,6 +38,8 @@ def submodule(
     when: Callable[[Any, int], bool] | None = None,
     shape: ShapeOf | None = None,
     of_model: bool = False,
+    choose: Callable[[Any, int], type[Module] | None] | None = None,
+    instead_of: tuple[str, ...] = (),
 ) -> Any:
     """Declare a module inside this one. With a name, its tensors are called ``<prefix>.<name>.…`` in the file.
 
@@ -52,8 +54,11 @@ def submodule(
     when: ``(config, layer) -> bool``. If it returns False, the attribute is None and the file must not have them.
     shape: ``(config, layer) -> shape`` that the module's ``weight`` must have; None in it allows any size.
     of_model: the name has no prefix, because all layers share the module.
+    choose: ``(config, layer) -> class``, if layers differ; None for a layer without the module.
+    instead_of: attributes whose tensors a file may hold as one. If the file has the tensors of this module and lacks
+    some of theirs, these attributes become None; otherwise this one does.
     """
-    return Declaration("submodule", names, optional, shape=shape, of_model=of_model, when=when)
+    return Declaration("submodule", names, optional, "", shape, of_model, when, choose, instead_of)
 
 
 def tensor(
@@ -145,6 +150,8 @@ class Module:
         self._name = name
         self._parameters: list[Parameter] = []
         self._optional_modules: list[str] = []
+        self.forms: dict[str, tuple[str, ...]] = {}
+        """The attributes that each module with ``instead_of`` may replace."""
         for attribute, (declared, child_class) in declarations(type(self), Module).items():
             if declared.when is not None and not declared.when(config, layer):
                 setattr(self, attribute, None)
@@ -163,11 +170,14 @@ class Module:
                 layer = len(value) if layer < 0 else layer  # attributes declared after the layers belong to the output
             else:
                 scope_name = declared.names[0] if declared.names else ""
-                value = child_class(config, names, scope_name, child_layer)
-                if shape is not None:
+                chosen = self._chosen(attribute, declared, child_class, layer)
+                value = chosen and chosen(config, names, scope_name, child_layer)
+                if shape is not None and value is not None:
                     value._require_shape(type(self), attribute, shape)
                 if declared.optional:
                     self._optional_modules.append(attribute)
+                if declared.instead_of:
+                    self.forms[attribute] = declared.instead_of
             setattr(self, attribute, value)
 
     def _layers(self, attribute: str, declared: Declaration, layer_class: type[Module], name: str) -> list[Module]:
@@ -179,13 +189,19 @@ class Module:
             )  # fmt: skip
         made = []
         for i in range(n):
-            chosen = declared.choose(self.config, i) if declared.choose else layer_class
-            if not (isinstance(chosen, type) and issubclass(chosen, Module)):
-                raise definition_error(
-                    type(self), attribute, f"choose returned {chosen!r} for layer {i}; expected a subclass of Module"
-                )
+            chosen = self._chosen(attribute, declared, layer_class, i)
+            if chosen is None:
+                raise definition_error(type(self), attribute, f"choose returned None for layer {i}; expected a class")
             made.append(chosen(self.config, (f"{name}.{i}",), f"{name}.{i}", i))
         return made
+
+    def _chosen(self, attribute: str, declared: Declaration, default: type[Module], layer: int) -> type[Module] | None:
+        chosen = declared.choose(self.config, layer) if declared.choose else default
+        if chosen is None or (isinstance(chosen, type) and issubclass(chosen, Module)):
+            return chosen
+        raise definition_error(
+            type(self), attribute, f"choose returned {chosen!r} for layer {layer}; expected a subclass of Module"
+        )
 
     def _require_shape(self, owner: type[Module], attribute: str, shape: ShapePattern) -> None:
         weight = next((p for p in self._parameters if p.attribute == "weight"), None)
