@@ -155,7 +155,7 @@ class Before(MixtureOfExperts):
     """The weight multiplies the input of an expert, as in Llama 4."""
 
     def combine(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        return self.compute(x[:, None] * weights[..., None], chosen).sum(axis=1)
+        return self.down(self.hidden(x[:, None] * weights[..., None], chosen), chosen).sum(axis=1)
 
 
 def test_weights_before_the_experts() -> None:

@@ -179,16 +179,16 @@ class MixtureOfExperts(Module):
 
     def combine(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """The weighted sum of the results of the chosen experts: (n, in) to (n, out)."""
-        y = self.compute(x[:, None], chosen)  # (n, 1, in) to (n, k, out): the experts of a token have one input
-        return (weights[:, None] @ y)[:, 0]
+        hidden = self.hidden(x[:, None], chosen)  # the experts of a token have the same input
+        return (weights[:, None] @ self.down(hidden, chosen))[:, 0]
 
-    def compute(self, rows: Tensor, chosen: Tensor) -> Tensor:
-        """The results of the chosen experts: (n, 1 or k, in) to (n, k, out)."""
+    def hidden(self, rows: Tensor, chosen: Tensor) -> Tensor:
+        """The hidden elements of the chosen experts: (n, 1 or k, in) to (n, k, expert_dim)."""
         gate = None if self.gate is None else self.gate(rows, chosen)
-        return self.down(self.activate(gate, self.up(rows, chosen)), chosen)
+        return self.activate(gate, self.up(rows, chosen))
 
     def activate(self, gate: Tensor | None, up: Tensor) -> Tensor:
-        """The hidden elements of the experts, (n, k, expert_dim)."""
+        """``activation(gate) * up``, or ``activation(up)`` without a gate: (n, k, expert_dim)."""
         return plain(self.activation, up) if gate is None else gated(self.activation, gate, up)
 
     def _scaled(self, weights: Tensor) -> Tensor:
