@@ -69,10 +69,13 @@ class Experts(Module):
     """One matrix for each expert of a layer, stacked: (n_experts, out, in)."""
 
     weight: Tensor = tensor("weight", use="linear_experts")
+    scale: Tensor | None = tensor("scale", use="take", optional=True, shape=lambda c, i: (c.n_experts,))
+    """A factor of each expert's matrix."""
 
     def __call__(self, x: Tensor, chosen: Tensor) -> Tensor:
         """``x`` (n, 1 or k, in), and the indices of the experts of each row, (n, k), to (n, k, out)."""
-        return ops.linear_experts(x, self.weight, chosen)
+        y = ops.linear_experts(x, self.weight, chosen)
+        return y if self.scale is None else y * self.scale.reshape(-1, 1).take(chosen)
 
 
 class SharedExperts(GatedMLP):
