@@ -102,7 +102,7 @@ class Forward:
         self.backend = hotshoe.load_all().open(device)
         cls: Any = find_model(self.file.metadata)
         self.model: Any = cls(cls.config_type().from_metadata(self.file.metadata))
-        bind(self.model, self.file, self.backend, ignore=self.model.unused_tensors)
+        bind(self.model, self.file, self.backend)
         self.spec = self.model.cache_spec() if self.model.task is Task.TEXT else ()
 
     def logits(self, ids: Sequence[int], pieces: Iterable[int] = ()) -> Array:

@@ -103,11 +103,15 @@ class Experts(Module):
     """One matrix for each expert of a layer, stacked: (n_experts, out, in). Biases are (n_experts, out)."""
 
     weight: Tensor = tensor("weight", use="linear_experts")
+    scale: Tensor | None = tensor("scale", use="take", optional=True, shape=lambda c, i: (c.n_experts,))
+    """A factor of each expert's matrix."""
     bias: Tensor | None = tensor("bias", use="add_experts", optional=True)
 
     def __call__(self, x: Tensor, chosen: Tensor) -> Tensor:
         """``x`` (n, 1 or k, in), and the indices of the experts of each row, (n, k), to (n, k, out)."""
         y = ops.linear_experts(x, self.weight, chosen)
+        if self.scale is not None:
+            y = y * self.scale.reshape(-1, 1).take(chosen)
         return y if self.bias is None else ops.add_experts(y, self.bias, chosen)
 
 

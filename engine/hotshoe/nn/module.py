@@ -24,7 +24,10 @@ from hotshoe.nn.config import Config
 from hotshoe.tasks import Task
 from hotshoe_core import scope
 
-__all__ = ["Module", "Parameter", "layers", "submodule", "tensor"]
+__all__ = ["NEXTN", "Module", "Parameter", "layers", "submodule", "tensor"]
+
+NEXTN = "layers that only draft tokens (NextN)"
+_INPUT_SCALE = "scales for activations in 4 or 8 bits; hotshoe does not round activations to such types"
 
 ShapePattern = Sequence["int | None"]
 """A shape in which None stands for any size."""
@@ -123,8 +126,6 @@ class Module:
     """For embedding models and rerankers: True if a token sees only itself and earlier tokens."""
     compute_bound: ClassVar[bool] = False
     """True if the model always computes many rows at once, as encoders do. See WeightData.compute_bound."""
-    unused_tensors: ClassVar[frozenset[str]] = frozenset()
-    """Names of tensors that a model's file may hold although the model does not use them."""
     _annotated_classes: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -207,6 +208,14 @@ class Module:
         for p in self._parameters:
             if p.attribute == "bias":  # one element for each row of the weight, or of each expert's
                 p.shape = shape[:2] if p.use == "add_experts" else shape[:1]
+
+    def unused_tensors(self) -> dict[str, str]:
+        """Globs of tensors that a model's file may hold although the model does not use them, and why.
+
+        A model that adds some returns ``super().unused_tensors() | {"output.weight": "it has no logits"}``.
+        """
+        first = self.config.n_layers
+        return {f"blk.{first + i}.*": NEXTN for i in range(self.config.n_nextn)} | {"*.input_scale": _INPUT_SCALE}
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter of this module and of all modules inside it."""
