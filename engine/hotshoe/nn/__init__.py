@@ -26,7 +26,16 @@ from hotshoe.nn.positions import LearnedPositions, Temperature, alibi_slopes
 from hotshoe.nn.rope import rope_from
 
 if TYPE_CHECKING:
-    from hotshoe.nn.experts import ExpertConfig, Experts, MixtureOfExperts, SharedExperts
+    from hotshoe.nn.experts import (
+        ExpertConfig,
+        ExpertLayersConfig,
+        Experts,
+        GatedSharedExperts,
+        MixtureOfExperts,
+        SharedExperts,
+        dense_or_experts,
+        gating_key,
+    )
 
 __all__ = [
     "MLP",
@@ -39,8 +48,10 @@ __all__ = [
     "Decoder",
     "Embedding",
     "ExpertConfig",
+    "ExpertLayersConfig",
     "Experts",
     "GatedMLP",
+    "GatedSharedExperts",
     "LayerNorm",
     "LayerNormByHead",
     "LayerPattern",
@@ -61,7 +72,9 @@ __all__ = [
     "WideRMSNorm",
     "alibi_slopes",
     "bind",
+    "dense_or_experts",
     "derived",
+    "gating_key",
     "key",
     "layers",
     "pattern_key",
@@ -71,7 +84,10 @@ __all__ = [
     "tensor",
 ]
 
-_EXPERTS = ("ExpertConfig", "Experts", "MixtureOfExperts", "SharedExperts")  # imported on first use
+_EXPERTS = (  # imported on first use
+    *("ExpertConfig", "ExpertLayersConfig", "Experts", "GatedSharedExperts", "MixtureOfExperts", "SharedExperts"),
+    *("dense_or_experts", "gating_key"),
+)
 
 
 def __getattr__(name: str) -> object:

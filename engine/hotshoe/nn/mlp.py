@@ -9,7 +9,7 @@ from hotshoe.nn.basic import Linear
 from hotshoe.nn.module import Module, submodule
 from hotshoe_core import Tensor, ops
 
-__all__ = ["MLP", "Activation", "GatedMLP", "activate", "gated"]
+__all__ = ["MLP", "Activation", "GatedMLP", "gated", "plain"]
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared"]
 
@@ -31,14 +31,14 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activate(activation: Activation, x: Tensor) -> Tensor:
-    """``activation(x)``, elementwise."""
-    return _PLAIN[activation](x)
-
-
 def gated(activation: Activation, gate: Tensor, up: Tensor) -> Tensor:
     """``activation(gate) * up``, elementwise. Source: Shazeer 2020, arXiv:2002.05202."""
     return _GATED[activation](gate, up)
+
+
+def plain(activation: Activation, x: Tensor) -> Tensor:
+    """``activation(x)``, elementwise."""
+    return _PLAIN[activation](x)
 
 
 def _hidden(config: Any, layer: int, factor: int = 1) -> int | None:
@@ -62,7 +62,7 @@ class MLP(Module):
     down: Linear = submodule("ffn_down", shape=_narrow)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(activate(self.activation, self.up(x)))
+        return self.down(plain(self.activation, self.up(x)))
 
 
 class GatedMLP(Module):
