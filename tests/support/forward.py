@@ -83,6 +83,11 @@ class _Recurrent:
         assert new.shape == (1, *self.spec.states[name])
         self.kept[name] = new
 
+    def roll(self, name: str, x: Tensor) -> Tensor:
+        before = self.read(name)
+        self.write(name, ops.concat(before, x, axis=1)[:, x.shape[1] :])
+        return before
+
 
 class Forward:
     """A GGUF file's model on a device: ``logits(ids)`` whole, ``logits(ids, [1] * n)`` token by token."""

@@ -74,6 +74,9 @@ class RecurrentView(Protocol):
     def write(self, name: str, new: Tensor) -> None:
         """Store the state after this graph, of the same shape as ``read`` returns."""
 
+    def roll(self, name: str, x: Tensor) -> Tensor:
+        """Return the k steps before ``x`` (n_sequences, t, …), and store the last k: for a state of k earlier steps."""
+
 
 class CrossView(Protocol):
     """One layer's keys and values of an encoder's output. m: positions of all sequences together."""

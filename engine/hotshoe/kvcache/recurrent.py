@@ -14,7 +14,7 @@ import numpy as np
 from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerView, Sizes
 from hotshoe.kvcache.recurrent_rows import Rows
 from hotshoe.kvcache.spec import LayerSpec, RecurrentSpec
-from hotshoe_core import DType, Tensor
+from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.errors import GraphError, ShapeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -165,6 +165,11 @@ class StateView:
             raise GraphError(f"layer {self._layer} writes its state {name!r} twice in a graph; expected once")
         self._written.add(name)
         self._ctx.update(state, state.set_rows(self._write, new.reshape(self.n_sequences, -1)))
+
+    def roll(self, name: str, x: Tensor) -> Tensor:
+        before = self.read(name)
+        self.write(name, ops.concat(before, x, axis=1)[:, x.shape[1] :])
+        return before
 
     def require_written(self) -> None:
         """Raise GraphError if the layer has not written a state: the row for the next graph would be undefined."""
