@@ -124,8 +124,9 @@ def _registry(options: Options, refresh: bool, names: list[str]) -> Registry:
 def _suffices(survey: Survey, names: list[str], options: Options) -> bool:
     """Whether a survey answers what devices ``names`` mean: it is complete, or it has all of these.
 
-    A complete survey does not answer if the test of a named device was ended early: who names it waits longer. A survey that is not complete answers only names that are reserved for its plugins: any plugin may have a device of
-    another name, of a type ("gpu") or of a family.
+    A survey that is not complete answers only names that are reserved for its plugins: any plugin may have a device of
+    another name, of a type ("gpu") or of a family. A complete survey does not answer if it gave up on a named device
+    early: its test may take longer now, because the caller waits for it.
     """
     if not names:
         return survey.complete

@@ -18,7 +18,7 @@ DEFAULT_TIMEOUT = 10.0
 """Seconds that a probe may take. A CPU plugin takes 0.3 s; a GPU runtime takes some seconds at its first start."""
 
 NAMED_TIMEOUT = 300.0
-"""Seconds that the test of a device may take if the caller named it: its first start may compile shaders for minutes."""
+"""Seconds that the test of a device may take if the caller named it: its first start may compile shaders."""
 
 PROBE_VARIABLE = "HOTSHOE_PROBE"
 """An environment variable that is set in a probe's child process, and so in all processes that it starts. It identifies

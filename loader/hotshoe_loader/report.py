@@ -60,7 +60,7 @@ class Job:
             tuple(data["paths"]),
             str(data["ggml"]),
             str(data["driven_backend"]),
-            {step: Rejected.from_json(rejected) for step, rejected in data["skip"].items()},
+            skip={step: Rejected.from_json(rejected) for step, rejected in data["skip"].items()},
         )
 
 

@@ -1,7 +1,8 @@
-"""A device costs only itself: one that hangs, or computes for minutes at its first start, does not take others along."""
+"""A device costs only itself: one that hangs, or is slow at its first start, does not take others along."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 
@@ -129,8 +130,14 @@ def adopted(site, probes, natives):
     """A set of ggml's libraries with the CPU and a slow GPU, and a plugin that adopts it."""
     natives.variant("cpu", 1)
     natives.variant("vulkan", 1)
+    natives.library("libggml-base.so", 'const char version[] = "0.25.1";')
+    package = site.path / "hotshoe_ggml_cpu"
+    package.mkdir()
+    ggml = {"version": "0.20.2", "adopts": ["0.20.2", "0.25.1"]}
+    (package / "hotshoe-plugin.json").write_text(json.dumps({"format": 1, "ggml": ggml}))
     code = ADOPTS.replace("{folder}", str(natives.folder)).replace("{backend}", "cpu")
-    site.install("hotshoe-ggml-cpu", code, entry="ggml-cpu")
+    (package / "__init__.py").write_text(code)
+    site.install("hotshoe-ggml-cpu", None, entry="ggml-cpu")
     return natives.folder
 
 
