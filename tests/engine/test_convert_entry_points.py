@@ -33,6 +33,7 @@ class Block(nn.PreNormBlock):
 class Model(nn.Decoder):
     config: nn.TextConfig
     blocks: list[Block] = nn.layers("blk")
+    unused_keys = frozenset({"spice"})
 
 
 family = Family(Model)

@@ -121,6 +121,8 @@ class Module:
     """True if the model always computes many rows at once, as encoders do. See WeightData.compute_bound."""
     unused_tensors: ClassVar[frozenset[str]] = frozenset()
     """Names of tensors that a model's file may hold although the model does not use them."""
+    unused_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keys ``<architecture>.<name>`` that a model's file may have although the model does not read them: the names."""
     _annotated_classes: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
