@@ -21,7 +21,7 @@ HARMLESS = {
     "attention.layer_norm_epsilon": "converters write both; a model whose norms are RMS norms has no use for it",
     "attention.layer_norm_rms_epsilon": "converters write both; a model whose norms are LayerNorms has no use for it",
 }
-"""Keys that no result depends on, and why. A family adds its own with ``unused_keys``."""
+"""Keys that no result depends on, and why. A model adds its own with ``unused_keys()``."""
 
 _OFF = (0, 1)  # of a factor: readers take 0 for "not given"
 NEUTRAL: dict[str, tuple[float | bool | str, ...]] = {
@@ -65,21 +65,18 @@ NEUTRAL: dict[str, tuple[float | bool | str, ...]] = {
 """Values with which a key asks for what every model computes that does not read it."""
 
 
-def find_unread(metadata: Metadata, model: type[Module], config: Any) -> dict[str, Any]:
+def find_unread(metadata: Metadata, model: Module) -> dict[str, Any]:
     """The keys ``<architecture>.*`` that were not read and that could change what the model computes; their values.
 
-    Call it when everything that reads metadata has run. ``config`` is the config that was read from the metadata.
+    Call it when the model has been made from a config that was read from these metadata.
     """
-    return {
-        key: value
-        for key, value in metadata.arch.unread.items()
-        if key not in HARMLESS and key not in model.unused_keys and not _is_neutral(key, value, model, config)
-    }
+    harmless = HARMLESS | model.unused_keys()
+    return {k: v for k, v in metadata.arch.unread.items() if k not in harmless and not _is_neutral(k, v, model)}
 
 
-def check_all_read(metadata: Metadata, model: type[Module], config: Any) -> None:
+def check_all_read(metadata: Metadata, model: Module) -> None:
     """Raise ModelFileError if ``find_unread`` finds a key; the message names it and its value."""
-    unread = find_unread(metadata, model, config)
+    unread = find_unread(metadata, model)
     if not unread:
         return
     key, value = next(iter(unread.items()))
@@ -94,9 +91,9 @@ def check_all_read(metadata: Metadata, model: type[Module], config: Any) -> None
     )
 
 
-def _is_neutral(key: str, value: Any, model: type[Module], config: Any) -> bool:
+def _is_neutral(key: str, value: Any, model: Module) -> bool:
     if key in _RELATED:
-        return _RELATED[key](value, model, config)
+        return _RELATED[key](value, model)
     values = value.tolist() if isinstance(value, GGUFArray) else [value]
     return key in NEUTRAL and all(v in NEUTRAL[key] for v in values)
 
@@ -106,12 +103,12 @@ def _shown(value: Any) -> str:
 
 
 # Keys whose neutral value depends on the model.
-_RELATED: dict[str, Callable[[Any, type[Module], Any], bool]] = {
-    "attention.causal": lambda value, model, _: value is (model.task is Task.TEXT or model.causal),
+_RELATED: dict[str, Callable[[Any, Module], bool]] = {
+    "attention.causal": lambda value, model: value is (model.task is Task.TEXT or model.causal),
     # the names of the labels; the classifier's matrix says how many there are
-    "classifier.output_labels": lambda _, model, __: model.task is Task.RERANK,
+    "classifier.output_labels": lambda _, model: model.task is Task.RERANK,
     # the runners of embeddings read it when they are made
-    "pooling_type": lambda value, model, _: model.task is not Task.TEXT or value == 0,
-    "attention.sliding_window": lambda value, _, config: value == 0 or (type(value) is int and value >= config.n_ctx),
-    "attention.value_length": lambda value, _, config: value == getattr(config, "head_dim", None),
+    "pooling_type": lambda value, model: model.task is not Task.TEXT or value == 0,
+    "attention.sliding_window": lambda v, model: v == 0 or (type(v) is int and v >= model.config.n_ctx),
+    "attention.value_length": lambda value, model: value == getattr(model.config, "head_dim", None),
 }

@@ -33,7 +33,9 @@ class Block(nn.PreNormBlock):
 class Model(nn.Decoder):
     config: nn.TextConfig
     blocks: list[Block] = nn.layers("blk")
-    unused_keys = frozenset({"spice"})
+
+    def unused_keys(self) -> dict[str, str]:
+        return {"spice": "for the taste only"}
 
 
 family = Family(Model)

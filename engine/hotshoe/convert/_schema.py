@@ -64,13 +64,12 @@ def _model(checkpoint: Checkpoint, values: dict[str, Any]) -> Module:
     metadata = Metadata(values, {}, Path("the file"))
     model_class = families.find_model(metadata)
     try:
-        config = model_class.config_type().from_metadata(metadata)
-        model = model_class(config)
+        model = model_class(model_class.config_type().from_metadata(metadata))
     except ModelFileError as error:
         raise checkpoint.refusal(
             f"it describes a file that hotshoe cannot load: {error.message}", "check the sizes in config.json"
         ) from error
-    for key, value in find_unread(metadata, model_class, config).items():
+    for key, value in find_unread(metadata, model).items():
         raise ModelError(
             f"the converter of {metadata.architecture!r} writes {key} = {value!r}, which {model_class.__module__}."
             f"{model_class.__qualname__} does not read: loading the file would fail",
