@@ -23,7 +23,7 @@ from hotshoe.nn.mlp import MLP, GatedMLP
 from hotshoe.nn.module import Module, layers, submodule, tensor
 from hotshoe.nn.pattern import LayerPattern
 from hotshoe.nn.positions import LearnedPositions, Temperature, alibi_slopes
-from hotshoe.nn.rope import rope_from
+from hotshoe.nn.rope import rope_from, yarn_magnitude
 
 if TYPE_CHECKING:
     from hotshoe.nn.experts import (
@@ -82,6 +82,7 @@ __all__ = [
     "rope_key",
     "submodule",
     "tensor",
+    "yarn_magnitude",
 ]
 
 _EXPERTS = (  # imported on first use

@@ -70,13 +70,16 @@ def derived(get: Callable[[Metadata, SimpleNamespace, Any], Any]) -> Any:
     return field(metadata={_GET: get})
 
 
-def rope_key(*, interleaved: bool = False, base: float = 10000.0) -> Any:
+def rope_key(*, interleaved: bool = False, base: float = 10000.0, **options: Any) -> Any:
     """Declare a field for the file's RoPE over ``head_dim`` elements.
 
     interleaved: how the architecture pairs elements: (2i, 2i + 1) if true, else (i, i + dim / 2).
     base: the frequency base, if the file does not give one.
+    options: ``magnitude``, as ``rope_from`` takes it.
     """
-    return derived(lambda metadata, found, _: rope_from(metadata, found.head_dim, interleaved=interleaved, base=base))
+    return derived(
+        lambda metadata, found, _: rope_from(metadata, found.head_dim, interleaved=interleaved, base=base, **options)
+    )
 
 
 def pattern_key(
