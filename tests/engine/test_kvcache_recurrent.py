@@ -62,6 +62,24 @@ def feed(cache: RecurrentCache, allocations: list[Allocation], tokens: list[list
         return before.read()
 
 
+def test_roll_keeps_the_last_steps(backend: Backend) -> None:
+    cache = RecurrentCache(backend, (RecurrentSpec({"conv": (3, 1)}),), n_sequences=1)
+    steps = np.arange(1, 8, dtype=np.float32)
+    before = []
+    for start, n in ((0, 2), (2, 4), (6, 1)):
+        feeds = cache.allocate([Allocation(0, start, n)], n)
+        with backend.new_context() as ctx:
+            (view,) = cache.views(ctx, n, 1, cache.sizes)
+            x = ctx.input("x", (n, 1))
+            read = view.roll("conv", view.split(x))
+            ctx.forward(read)
+            value = steps[start : start + n, None]
+            ctx.compute({x: value} | {ctx.inputs[name]: f for name, f in feeds.items()})
+            before.append(read.read().reshape(-1).tolist())
+        cache.commit()
+    assert before == [[0, 0, 0], [0, 1, 2], [4, 5, 6]]
+
+
 operations = st.one_of(
     st.tuples(st.just("feed"), st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True), st.integers(1, 3)),
     st.tuples(

@@ -32,7 +32,7 @@ def own_ggml_first() -> None:
 @pytest.fixture(autouse=True)
 def installed_from_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hints name distributions, not folders, wherever these tests run. tests/core/test_install.py tests both."""
-    monkeypatch.setattr(install, "checkout", lambda: None)
+    monkeypatch.setattr(install, "_checkout", lambda: None)
 
 
 class Site:

@@ -14,12 +14,14 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionSpec, AttentionView
 from hotshoe.nn import (
-    ExpertConfig,
+    ExpertLayersConfig,
     GatedMLP,
     Linear,
     MixtureOfExperts,
     Module,
     RMSNorm,
+    dense_or_experts,
+    derived,
     key,
     layers,
     rope_key,
@@ -28,21 +30,29 @@ from hotshoe.nn import (
 )
 from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor, ops
+from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
+
+_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
+
+
+def _magnitude(arch: Metadata, factor: float) -> float:
+    """YaRN's magnitude of the rotated elements. Files with a log multiplier scale the scores instead: Config.scale."""
+    return 1.0 if arch.get(_LOG_MULTIPLIER, 0.0) else nn.yarn_magnitude(factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertConfig):
+class Config(ExpertLayersConfig):
     head_dim: int = key("attention.key_length_mla", minimum=1)  # including the elements that RoPE rotates
     v_dim: int = key("attention.value_length_mla", minimum=1)
-    rope: RoPE = rope_key(interleaved=True)
+    rope: RoPE = rope_key(interleaved=True, magnitude=_magnitude)
+    window: int = derived(lambda *_: 0)
     q_rank: int = key("attention.q_lora_rank", default=0)  # 0: one matrix computes the queries
     kv_rank: int = key("attention.kv_lora_rank", minimum=1)
-    yarn_log_multiplier: float = key("rope.scaling.yarn_log_multiplier", default=0.0)
+    yarn_log_multiplier: float = key(_LOG_MULTIPLIER, default=0.0)
     n_experts: int = key("expert_count", default=0)
     n_experts_used: int = key("expert_used_count", default=0)
     normalize_experts: bool = key("expert_weights_norm", default=False)
-    n_dense: int = key("leading_dense_block_count", default=0)  # the first layers, which have no experts
 
     @property
     def plain_dim(self) -> int:
@@ -52,8 +62,7 @@ class Config(ExpertConfig):
     @property
     def scale(self) -> float:
         """The factor of the scores. It includes YaRN's temperature; other models apply that to the rotated elements."""
-        factor = 1.0 / self.rope.scale
-        temperature = 1.0 + self.yarn_log_multiplier * math.log(factor)
+        temperature = 1.0 + self.yarn_log_multiplier * math.log(max(1.0, 1.0 / self.rope.scale))
         return temperature * temperature / math.sqrt(self.head_dim)
 
 
@@ -105,21 +114,17 @@ def _by_head(x: Tensor, weight: Tensor) -> Tensor:
     return x.permute(1, 0, 2).matmul(weight, transpose=True).permute(1, 0, 2)
 
 
-class DenseBlock(nn.PreNormBlock):
+class Block(nn.PreNormBlock):
     attention: Attention = submodule()
-    mlp: GatedMLP = submodule()
-
-
-class ExpertBlock(nn.PreNormBlock):
-    attention: Attention = submodule()
-    mlp: MixtureOfExperts = submodule()
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):
     config: Config
-    blocks: list[DenseBlock | ExpertBlock] = layers(
-        "blk", choose=lambda config, i: DenseBlock if i < config.n_dense else ExpertBlock
-    )
+    blocks: list[Block] = layers("blk")
+
+    def unused_keys(self) -> dict[str, str]:
+        return dict.fromkeys(("attention.key_length", "attention.value_length"), "they follow from kv_rank")
 
 
 family = Family(Model)

@@ -6,35 +6,13 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.kvcache import RecurrentSpec, RecurrentView
-from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, TextConfig, key, layers, submodule, tensor
-from hotshoe.nn.batch import Batch
-from hotshoe_core import Tensor, ops
+from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, key, layers, submodule
+from hotshoe.nn.mixers import ShortConv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TextConfig):
     kernel_size: int = key("shortconv.l_cache", minimum=2)  # tokens that a convolution sees
-
-
-class ShortConvolution(Module):
-    """A causal convolution between two gates: (n, dim) to (n, dim). One matrix computes both gates and the input."""
-
-    config: Config
-    projection: Linear = submodule("shortconv.in_proj", shape=lambda c, i: (3 * c.dim, c.dim))
-    conv: Tensor = tensor("shortconv.conv.weight", use="ssm_conv", shape=lambda c, i: (c.dim, c.kernel_size))
-    out: Linear = submodule("shortconv.out_proj", shape=lambda c, i: (c.dim, c.dim))
-
-    def cache_spec(self) -> RecurrentSpec:
-        # the last inputs of the convolution
-        return RecurrentSpec({"conv": (self.config.kernel_size - 1, self.config.dim)})
-
-    def __call__(self, x: Tensor, batch: Batch, view: RecurrentView) -> Tensor:
-        before_gate, after_gate, x = view.split(self.projection(x)).chunk(3)  # each (b, t, dim)
-        x = before_gate * x
-        history = view.read("conv")
-        view.write("conv", ops.concat(history, x, axis=1)[:, x.shape[1] :])
-        return self.out(view.merge(after_gate * ops.ssm_conv(x, history, self.conv)))
 
 
 class AttentionBlock(nn.PreNormBlock):
@@ -43,7 +21,7 @@ class AttentionBlock(nn.PreNormBlock):
 
 
 class ConvolutionBlock(nn.PreNormBlock):
-    attention: ShortConvolution = submodule()  # in the place of attention
+    attention: ShortConv = submodule()  # in the place of attention
     mlp: GatedMLP = submodule()
 
 

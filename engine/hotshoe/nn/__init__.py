@@ -10,10 +10,19 @@ from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, ke
 from hotshoe.nn.decoder import Backbone, Block, Decoder, PreNormBlock
 from hotshoe.nn.mlp import MLP, FusedGatedMLP, GatedMLP
 from hotshoe.nn.module import Module, layers, submodule, tensor
-from hotshoe.nn.rope import rope_from
+from hotshoe.nn.rope import rope_from, yarn_magnitude
 
 if TYPE_CHECKING:
-    from hotshoe.nn.experts import ExpertConfig, Experts, MixtureOfExperts, SharedExperts
+    from hotshoe.nn.experts import (
+        ExpertConfig,
+        ExpertLayersConfig,
+        Experts,
+        GatedSharedExperts,
+        MixtureOfExperts,
+        SharedExperts,
+        dense_or_experts,
+        gating_key,
+    )
 
 __all__ = [
     "MLP",
@@ -26,10 +35,12 @@ __all__ = [
     "Decoder",
     "Embedding",
     "ExpertConfig",
+    "ExpertLayersConfig",
     "Experts",
     "FusedAttention",
     "FusedGatedMLP",
     "GatedMLP",
+    "GatedSharedExperts",
     "LayerNorm",
     "Linear",
     "MixtureOfExperts",
@@ -41,16 +52,22 @@ __all__ = [
     "TextConfig",
     "TransformerConfig",
     "bind",
+    "dense_or_experts",
     "derived",
+    "gating_key",
     "key",
     "layers",
     "rope_from",
     "rope_key",
     "submodule",
     "tensor",
+    "yarn_magnitude",
 ]
 
-_EXPERTS = ("ExpertConfig", "Experts", "MixtureOfExperts", "SharedExperts")  # imported on first use
+_EXPERTS = (  # imported on first use
+    *("ExpertConfig", "ExpertLayersConfig", "Experts", "GatedSharedExperts", "MixtureOfExperts", "SharedExperts"),
+    *("dense_or_experts", "gating_key"),
+)
 
 
 def __getattr__(name: str) -> object:

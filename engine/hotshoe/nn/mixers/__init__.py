@@ -1,0 +1,18 @@
+"""Mixers: what stands in the place of attention in recurrent layers. Each keeps a state of fixed size.
+
+    class Config(TextConfig):
+        ssm: StateSpace = ssm_key()
+
+    class RecurrentBlock(nn.TransformerBlock):
+        attention: Mamba2 = submodule()
+        mlp: GatedMLP = submodule()
+
+All except ShortConv read their sizes from ``config.ssm``.
+"""
+
+from hotshoe.nn.mixers.delta import GatedDelta
+from hotshoe.nn.mixers.mamba import Mamba1, Mamba2
+from hotshoe.nn.mixers.short_conv import ShortConv
+from hotshoe.nn.mixers.sizes import StateSpace, ssm_key
+
+__all__ = ["GatedDelta", "Mamba1", "Mamba2", "ShortConv", "StateSpace", "ssm_key"]
