@@ -121,6 +121,7 @@ class SharedExperts(GatedMLP):
     gate: Linear = submodule("ffn_gate_shexp", shape=lambda c, i: (c.shared_dim, c.dim))
     up: Linear = submodule("ffn_up_shexp", shape=lambda c, i: (c.shared_dim, c.dim))
     down: Linear = submodule("ffn_down_shexp", shape=lambda c, i: (c.dim, c.shared_dim))
+    gate_up = None
 
 
 class GatedSharedExperts(SharedExperts):
