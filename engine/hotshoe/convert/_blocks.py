@@ -69,13 +69,12 @@ class Scaled(StoredTensor):
         """The values as float32."""
         codes = read_raw(self.codes)
         if self.dtype == "FP8":
-            value = _TABLES[self.codes.dtype][codes]
-            return value * self._spread(_floats(self.scales))
+            value: Array = _TABLES[self.codes.dtype][codes] * self._spread(_floats(self.scales))
+            return value
         scales = _floats(self.scales)[..., None]  # (..., rows, blocks, 1)
         value = _E2M1[_nibbles(codes).reshape(*scales.shape[:-1], -1)] * scales
         if self.factor is not None:
-            factor = self.factors(self.factor)
-            value *= factor.reshape(-1, *[1] * (value.ndim - 1)) if factor.size > 1 else factor
+            value *= self.factors().reshape(-1, *[1] * (value.ndim - 1))
         return value.reshape(self.shape)
 
     def read_blocks(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -83,7 +82,7 @@ class Scaled(StoredTensor):
         scales = read_raw(self.scales)  # (..., rows, blocks)
         codes = _nibbles(read_raw(self.codes)).reshape(*scales.shape, -1)
         half = codes.shape[-1] // 2
-        codes = codes[..., :half] | codes[..., half:] << 4
+        codes = codes[..., :half] | codes[..., half:] * np.uint8(16)
         if self.dtype == "NVFP4":  # four blocks of 16, after their scales
             scales = (scales & 127).reshape(*scales.shape[:-1], -1, 4)  # without the sign
             codes = codes.reshape(*scales.shape[:-1], -1)
@@ -91,8 +90,11 @@ class Scaled(StoredTensor):
             scales = scales[..., None]
         return np.concatenate([scales, codes], axis=-1).reshape(*self.shape[:-1], -1)
 
-    def factors(self, stored: StoredTensor) -> Array:
-        """The values of ``factor`` or ``input_factor``, as factors of products: one number, or one for each matrix."""
+    def factors(self, of_input: bool = False) -> Array:
+        """The factor of the matrix, or of its input: one number, or one for each of several matrices."""
+        stored = self.input_factor if of_input else self.factor
+        if stored is None:
+            return np.ones(1, np.float32)
         value = _floats(stored).reshape(-1)
         return np.float32(1) / value if self.inverse else value
 
@@ -115,7 +117,8 @@ def join_scales(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any]) 
     found, used = dict(tensors), set[str]()
     for name, codes in tensors.items():
         base = _base(name, codes)
-        scales = next((tensors[n] for n in (f"{base}_scales", f"{base}_scale", f"{base}_scale_inv") if n in tensors), None)
+        names = [f"{base}{end}" for end in ("_scales", "_scale", "_scale_inv")]
+        scales = next((tensors[n] for n in names if n in tensors), None)
         if base is None or scales is None:
             continue
         module = base.removesuffix("weight")
@@ -174,9 +177,12 @@ def _fp8_block(shape: tuple[int, ...], scales: tuple[int, ...], config: Mapping[
     stated = config.get("quantization_config")
     sizes = (stated.get("weight_block_size") if isinstance(stated, dict) else None) or (128, 128)
     sizes = (*[1] * (len(shape) - 2), *sizes)
-    block = tuple(n if m == 1 else n // m if n % m == 0 else size for n, m, size in zip(shape, scales, sizes, strict=False))
-    fits = len(scales) == len(block) == len(shape) and all(-(-n // b) == m for n, m, b in zip(shape, scales, block))
-    return block if fits else ()
+    # sizes need not be a multiple of the block's
+    block = tuple(
+        n if m == 1 else size if -(-n // size) == m else n // m if n % m == 0 else 0
+        for n, m, size in zip(shape, scales, sizes, strict=False)
+    )
+    return block if len(block) == len(scales) == len(shape) and all(block) else ()
 
 
 def _nibbles(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:

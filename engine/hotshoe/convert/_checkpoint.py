@@ -93,6 +93,12 @@ class Checkpoint:
         tensor = self.tensors[name]
         return tensor.read() if isinstance(tensor, Scaled) else read_tensor(tensor)
 
+    def read_blocks(self, name: str) -> np.ndarray[Any, Any]:
+        """Read the blocks of a tensor whose type GGUF has too: (..., rows, bytes of a row)."""
+        tensor = self.tensors[name]
+        assert isinstance(tensor, Scaled)
+        return tensor.read_blocks()
+
     def invalid(self, key: str, value: Any, expected: str) -> ModelFileError:
         """An error about the value of a key in config.json. The caller raises it."""
         long = isinstance(value, list) and len(value) > 8
