@@ -75,11 +75,25 @@ def mxfp4(value: Tensor, kind: str, seed: int) -> Made:
 FORMS: dict[str, tuple[Callable[[Tensor, str, int], Made], dict[str, Any]]] = {
     "block": (fp8, {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}),
     "e8m0": (fp8, {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK], "scale_fmt": "ue8m0"}),
-    "channel": (fp8, {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"a": {"weights": {"strategy": "channel"}}}}),
+    "channel": (
+        fp8,
+        {
+            "quant_method": "compressed-tensors",
+            "format": "float-quantized",
+            "config_groups": {"a": {"weights": {"strategy": "channel"}}},
+        },
+    ),
     "tensor": (fp8, {"quant_method": "modelopt", "quant_algo": "FP8"}),
     "e5m2": (fp8, {"quant_method": "fp8", "weight_block_size": None}),
     "modelopt": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
-    "nvfp4-packed": (nvfp4, {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"a": {"weights": {}}}}),
+    "nvfp4-packed": (
+        nvfp4,
+        {
+            "quant_method": "compressed-tensors",
+            "format": "nvfp4-pack-quantized",
+            "config_groups": {"a": {"weights": {}}},
+        },
+    ),
     "mxfp4-packed": (mxfp4, {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}),
 }
 SIZES = {"hidden_size": 192, "intermediate_size": 320, "num_hidden_layers": 2, "head_dim": 48}
