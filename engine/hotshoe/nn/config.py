@@ -69,13 +69,23 @@ def derived(get: Callable[[Metadata, SimpleNamespace, Any], Any]) -> Any:
     return field(metadata={_GET: get})
 
 
-def rope_key(*, interleaved: bool = False, base: float = 10000.0) -> Any:
+def rope_key(
+    *,
+    interleaved: bool = False,
+    base: float = 10000.0,
+    sections: typing.Literal["", "contiguous", "interleaved"] = "",
+) -> Any:
     """Declare a field for the file's RoPE over ``head_dim`` elements.
 
     interleaved: how the architecture pairs elements: (2i, 2i + 1) if true, else (i, i + dim / 2).
     base: the frequency base, if the file does not give one.
+    sections: the layout of the sections, if tokens have several positions (RoPE.section_layout).
     """
-    return derived(lambda metadata, found, _: rope_from(metadata, found.head_dim, interleaved=interleaved, base=base))
+    return derived(
+        lambda metadata, found, _: rope_from(
+            metadata, found.head_dim, interleaved=interleaved, base=base, sections=sections
+        )
+    )
 
 
 def _n_vocab(metadata: Metadata, _: SimpleNamespace, __: Any) -> int:

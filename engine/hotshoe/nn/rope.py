@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Literal
 
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
@@ -27,12 +28,20 @@ _MIN_VALUES = {
 """Smaller values would break a logarithm or a division."""
 
 
-def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: float = 10000.0) -> RoPE:
+def rope_from(
+    metadata: Metadata,
+    head_dim: int,
+    *,
+    interleaved: bool,
+    base: float = 10000.0,
+    sections: Literal["", "contiguous", "interleaved"] = "",
+) -> RoPE:
     """Read the RoPE of a model.
 
     head_dim: the number of rotated elements, if the file does not give one.
     interleaved: how the architecture pairs elements: (2i, 2i + 1) if true, else (i, i + dim / 2).
     base: the frequency base, if the file does not give one.
+    sections: the layout of the sections, if tokens have several positions (RoPE.section_layout).
 
     Raises ModelFileError for invalid values and for an unknown scaling: a guess would give fluent but wrong text.
     """
@@ -51,6 +60,8 @@ def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: flo
         attn_factor=arch.get("rope.scaling.attn_factor", 1.0) or 1.0,
         original_context=arch.get("rope.scaling.original_context_length", 0) or arch.require("context_length", int),
     )
+    if sections:
+        rope = dataclasses.replace(rope, sections=_sections(metadata, rope.dim), section_layout=sections)
     if kind in ("none", "longrope"):  # the factors of longrope are tensors
         return rope
     if kind == "linear":
@@ -73,3 +84,13 @@ def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: flo
     raise arch.error(
         "rope.scaling.type", f"unknown RoPE scaling {kind[:60]!r}; expected none, linear, yarn or longrope"
     )
+
+
+def _sections(metadata: Metadata, dim: int) -> tuple[int, ...]:
+    """How many pairs each position of a token turns. Files name four; an image needs three."""
+    found = tuple(metadata.arch.per_layer("rope.dimension_sections", 4, int))
+    while found and not found[-1]:
+        found = found[:-1]
+    if min(found, default=-1) < 0 or sum(found) != dim // 2:
+        raise metadata.arch.error("rope.dimension_sections", f"is {list(found)}; expected a sum of {dim // 2}")
+    return found
