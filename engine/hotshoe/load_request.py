@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.families import find_model
 from hotshoe.load_options import OptionGroups
-from hotshoe.nn.binder import bind, check_layers
+from hotshoe.nn.binder import bind, check_layers, unused
 from hotshoe.placement.params import PlacementParams
 from hotshoe.runner.base import ModelParts
 from hotshoe.runner.params import RunnerParams
@@ -104,11 +104,16 @@ class LoadRequest:
         """Load the model into an opened backend. The caller closes the backend after an error."""
         prepared = self._prepare()
         model = self.model_class(self.config)
-        bind(model, self.file, backend, placement=placement, ignore=model.unused_tensors, progress=progress)
+        bind(model, self.file, backend, placement=placement, progress=progress)
         if self.model_class.task is Task.TEXT:
             _check_cache_spec(model, self.config.n_layers)
         tokenizer, kind = prepared.result()
         return kind(ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner))
+
+    def unused(self) -> dict[str, int]:
+        """The bytes of the tensors that are not loaded, because the model does not use them, by the reason."""
+        found = unused(self.model_class(self.config), self.file.tensors)
+        return {why: sum(self.file.tensors[name].nbytes for name in names) for why, names in found.items()}
 
     def _prepare(self) -> Future[tuple[Tokenizer, type[AnyModel]]]:
         """Start to load the tokenizer and the model's class in a thread, while the weights are copied.

@@ -196,6 +196,7 @@ def plan_model(
                 backend.memory_free(),
                 backend.placement,
                 backend.memory(),
+                request.unused(),
                 model.moved,
             )
         finally:

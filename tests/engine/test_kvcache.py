@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hotshoe.kvcache import Allocation, AttentionSpec, Cache, CausalCache, LayerSpec, RecurrentSpec, make_cache
 from hotshoe.kvcache.cells import Reach
+from hotshoe.kvcache.spec import Part
 from hotshoe_core import Backend, DType, ops
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelDefinitionError, ShapeError
@@ -307,7 +308,7 @@ def read_keys(backend: Backend, cache: CausalCache, layer: int, dim: int) -> np.
     n = cache.cells[ALL].n
     with backend.new_context() as ctx:
         cells = ctx.input("cells", (n,), DType.I32)
-        rows = cache._states[layer][0].take(cells)
+        rows = cache._states[Part(layer)][0].take(cells)
         ctx.forward(rows).compute({cells: np.arange(n)})
         return rows.read().reshape(n, HEADS, dim)
 
@@ -373,6 +374,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "two reaches": (lambda: attention(window=4, chunk=4), "both window"),
     "more value than key": (lambda: attention(v_in_k=9), "v_in_k is 9"),
     "rope beyond the key": (lambda: attention(rope=RoPE(8), rope_start=2), "rotates elements 2 to 10"),
+    "both sides of no window": (lambda: attention(both_sides=True), "both_sides is given without a window"),
+    "a window of its own over others' keys": (lambda: AttentionSpec(window=4, like=0), "window is given with like=0"),
     "no state": (lambda: RecurrentSpec({}), "no state"),
     "an empty state": (lambda: RecurrentSpec({"x": (0,)}), "'x'"),
 }
@@ -387,7 +390,20 @@ def test_invalid_specs(wrong: str) -> None:
 
 def test_make_cache_refuses_invalid_specs() -> None:
     sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_ubatch": 4, "dtype": DType.F32}
-    with pytest.raises(ModelDefinitionError, match="the entry of layer 1 is of type tuple"):
+    with pytest.raises(ModelDefinitionError, match=r"the entry of layer 1\.0 is of type int"):
         make_cache(open_reference(), (attention(), (1, 2)), **sizes)  # type: ignore[arg-type]
     with pytest.raises(ModelDefinitionError, match="no layer keeps anything"):
         make_cache(open_reference(), (None, None), **sizes)
+    with pytest.raises(ModelDefinitionError, match="layer 0 attends to later tokens"):
+        make_cache(open_reference(), (attention(window=4, both_sides=True),), **sizes)
+    state, shared = RecurrentSpec({"x": (2,)}), AttentionSpec(like=1)
+    for spec in (
+        (attention(), shared, attention()),  # itself
+        (attention(), AttentionSpec(like=2), attention()),  # a later layer
+        (attention(), state, shared),  # no keys
+        (attention(), (attention(), attention()), shared),  # two sets of keys
+        (attention(), AttentionSpec(like=0), shared),  # a layer that stores none of its own
+        (attention(), AttentionSpec(like=-1)),
+    ):
+        with pytest.raises(ModelDefinitionError, match="expected an earlier layer that stores one set of them"):
+            make_cache(open_reference(), spec, **sizes)

@@ -11,7 +11,7 @@ import pytest
 
 from hotshoe import nn
 from hotshoe.kvcache import UncachedView
-from hotshoe.nn import Linear, MixtureOfExperts, Module, layers, submodule, tensor
+from hotshoe.nn import Linear, Module, layers, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe_core import DType, Tensor, constant
 from hotshoe_core.eager.reference import open_reference
@@ -111,82 +111,6 @@ def test_fused_attention_is_attention() -> None:
 
     one, other = compute(build, x=x, positions=positions, mask=mask)
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-
-
-# Experts
-
-
-def router(**changes: Any) -> Any:
-    fields = {
-        "n_layers": 1,
-        "dim": 6,
-        "n_experts": 8,
-        "n_experts_used": 3,
-        "expert_dim": 4,
-        "n_shared_experts": 0,
-        "normalize_experts": True,
-        "expert_scale": 1.0,
-        "n_expert_groups": 1,
-        "n_expert_groups_used": 1,
-        "gating": "softmax",
-    }
-    return types.SimpleNamespace(**fields | changes)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"normalize_experts": False, "expert_scale": 2.5},
-        {"gating": "softmax_of_chosen"},
-        {"gating": "sigmoid", "expert_scale": 1.5},
-        {"gating": "softmax", "n_expert_groups": 4, "n_expert_groups_used": 2, "normalize_experts": False},
-        {"gating": "sigmoid", "n_expert_groups": 4, "n_expert_groups_used": 2},
-        {"n_shared_experts": 1},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("corrected", [False, True])
-def test_routers(changes: dict[str, Any], corrected: bool) -> None:
-    """As DeepSeek's own code and gpt-oss's choose and weigh, written down in torch."""
-    torch = pytest.importorskip("torch")
-    cfg = router(**changes)
-    if corrected and cfg.gating == "softmax_of_chosen":
-        pytest.skip("no model corrects those")
-    mixture = MixtureOfExperts(cfg)
-    shared = {f"ffn_{p}_shexp": values(*s) for p, s in (("gate", (4, 6)), ("up", (4, 6)), ("down", (6, 4)))}
-    given = {"exp_probs_b.bias": values(8)} if corrected else {}
-    w = fill(mixture, **given, **(shared if cfg.n_shared_experts else {}))
-    x = values(7, 6)
-    ours = compute(mixture, x=x)
-
-    t = {name: torch.from_numpy(a) for name, a in w.items()}
-    rows = torch.from_numpy(x)
-    logits = rows @ t["ffn_gate_inp"].T
-    if cfg.gating == "softmax_of_chosen":
-        top, chosen = logits.topk(3)
-        weights = top.softmax(-1)
-    else:
-        scores = logits.sigmoid() if cfg.gating == "sigmoid" else logits.softmax(-1)
-        choice = scores + t["exp_probs_b.bias"] if corrected else scores
-        groups = choice.view(7, cfg.n_expert_groups, -1)
-        ranks = groups.topk(2).values.sum(-1) if cfg.gating == "sigmoid" else groups.max(-1).values
-        inside = torch.zeros_like(ranks).scatter_(1, ranks.topk(cfg.n_expert_groups_used).indices, 1).bool()
-        choice = groups.masked_fill(~inside[..., None], float("-inf")).view(7, 8)
-        chosen = choice.topk(3).indices
-        weights = scores.gather(1, chosen)
-        if cfg.normalize_experts:
-            weights = weights / weights.sum(-1, keepdim=True)
-    weights = weights * cfg.expert_scale
-    expected = torch.zeros(7, 6)
-    for n in range(7):
-        for weight, e in zip(weights[n], chosen[n], strict=True):
-            gate, up, down = (t[f"ffn_{p}_exps"][e] for p in ("gate", "up", "down"))
-            expected[n] += weight * (down @ (torch.nn.functional.silu(gate @ rows[n]) * (up @ rows[n])))
-    if cfg.n_shared_experts:
-        gate, up, down = (t[f"ffn_{p}_shexp"] for p in ("gate", "up", "down"))
-        expected += (torch.nn.functional.silu(rows @ gate.T) * (rows @ up.T)) @ down.T
-    np.testing.assert_allclose(ours, expected.numpy(), rtol=1e-4, atol=1e-4)
 
 
 # Convolutions

@@ -15,6 +15,7 @@ import numpy as np
 import hotshoe
 from hotshoe.families import find_model
 from hotshoe.kvcache import AttentionSpec
+from hotshoe.kvcache.spec import Part, parts_of, per_layer, storing_part
 from hotshoe.nn import bind
 from hotshoe.nn.batch import Batch
 from hotshoe.tasks import Task
@@ -29,7 +30,7 @@ Array = np.ndarray[Any, Any]
 class _Attention:
     """Keys and values of one text; those before this step are inputs."""
 
-    def __init__(self, ctx: Any, i: int, spec: AttentionSpec, n: int, past: dict[str, Array]) -> None:
+    def __init__(self, ctx: Any, i: Part, spec: AttentionSpec, n: int, past: dict[str, Array]) -> None:
         self.ctx, self.i, self.spec, self.past = ctx, i, spec, past
         self.n_past = past["k"].shape[0] if past else 0
         total = self.n_past + n
@@ -47,7 +48,11 @@ class _Attention:
         assert k.shape[1:] == (self.spec.n_kv_heads, self.spec.k_dim)
         assert (v is None) == bool(self.spec.v_in_k)
         k = self._joined("k", k)
-        return k, (k[..., : self.spec.v_in_k] if v is None else self._joined("v", v))
+        self.all = k, (k[..., : self.spec.v_in_k] if v is None else self._joined("v", v))
+        return self.all
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        return self.all
 
     def _joined(self, name: str, new: Tensor) -> Tensor:
         if self.past:
@@ -63,7 +68,7 @@ class _Recurrent:
 
     n_sequences = 1
 
-    def __init__(self, ctx: Any, i: int, spec: Any, past: dict[str, Array]) -> None:
+    def __init__(self, ctx: Any, i: Part, spec: Any, past: dict[str, Array]) -> None:
         self.ctx, self.i, self.spec, self.past = ctx, i, spec, past
         self.feeds: dict[str, Array] = {}
         self.kept: dict[str, Tensor] = {}
@@ -97,37 +102,38 @@ class Forward:
         self.backend = hotshoe.load_all().open(device)
         cls: Any = find_model(self.file.metadata)
         self.model: Any = cls(cls.config_type().from_metadata(self.file.metadata))
-        bind(self.model, self.file, self.backend, ignore=self.model.unused_tensors)
+        bind(self.model, self.file, self.backend)
         self.spec = self.model.cache_spec() if self.model.task is Task.TEXT else ()
 
     def logits(self, ids: Sequence[int], pieces: Iterable[int] = ()) -> Array:
         """(n, vocab) of a text model; what another one gives is as its forward pass says."""
-        past: list[dict[str, Array]] = [{} for _ in self.spec]
+        past: dict[Part, dict[str, Array]] = {part: {} for part in parts_of(self.spec)}
         rows, at = [], 0
         for n in pieces or [len(ids)]:
             rows.append(self._step(ids[at : at + n], at, past))
             at += n
         return np.concatenate(rows)
 
-    def _step(self, ids: Sequence[int], at: int, past: list[dict[str, Array]]) -> Array:
+    def _step(self, ids: Sequence[int], at: int, past: dict[Part, dict[str, Array]]) -> Array:
         n = len(ids)
         with self.backend.new_context() as ctx:
             batch = Batch(ctx.input("tokens", (n,), DType.I32), ctx.input("positions", (n,), DType.I32))
-            views = [
-                _Attention(ctx, i, spec, n, past[i])
-                if isinstance(spec, AttentionSpec)
-                else _Recurrent(ctx, i, spec, past[i])
-                for i, spec in enumerate(self.spec)
-            ]
-            y = self.model(batch, views)
+            parts = parts_of(self.spec)
+            stored: dict[Part, Any] = {}
+            for part, spec in parts.items():
+                if not isinstance(spec, AttentionSpec):
+                    stored[part] = _Recurrent(ctx, part, spec, past[part])
+                elif spec.like is None:
+                    stored[part] = _Attention(ctx, part, spec, n, past[part])
+            y = self.model(batch, per_layer(self.spec, {part: stored[storing_part(parts, part)] for part in parts}))
             feeds: dict[str, Any] = {"tokens": list(ids), "positions": np.arange(at, at + n)}
-            for view in views:
+            for view in stored.values():
                 feeds |= view.feeds
                 ctx.forward(*view.kept.values())
             ctx.forward(y)
             ctx.compute({tensor: np.asarray(feeds[name]) for name, tensor in ctx.inputs.items()})
-            for i, view in enumerate(views):
-                past[i] = {name: kept.read() for name, kept in view.kept.items()}
+            for part, view in stored.items():
+                past[part] = {name: kept.read() for name, kept in view.kept.items()}
             return y.read()
 
     def __enter__(self) -> Forward:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
-__all__ = ["rewrite"]
+__all__ = ["Stored", "rewrite"]
+
+Stored = tuple[np.ndarray[Any, Any], gguf.GGMLQuantizationType]
 
 
 def rewrite(
@@ -22,9 +24,10 @@ def rewrite(
     transpose: str = "",
     narrow: tuple[str, int] = ("", 0),
     add: Mapping[str, np.ndarray] | None = None,
+    edit: Callable[[dict[str, Stored]], None] | None = None,
 ) -> Path:
-    """Copies ``source`` with metadata replaced or added, and one tensor dropped, renamed, transposed, or narrowed to
-    one element along an axis; ``add`` are further ones."""
+    """Copies ``source`` with metadata replaced, added or (None) left out, and one tensor dropped, renamed, transposed,
+    or narrowed to one element along an axis; ``add`` are further ones. ``edit`` changes all tensors by name at last."""
     changes = dict(metadata or {})
     reader = gguf.GGUFReader(source)
     architecture = changes.pop("general.architecture", reader.fields["general.architecture"].contents())
@@ -33,6 +36,8 @@ def rewrite(
         if key.startswith("GGUF.") or key == "general.architecture":
             continue
         value = changes.pop(key, field.contents())
+        if value is None:
+            continue
         kind = field.types[0]
         if isinstance(value, (str, list)):  # perhaps in place of a number
             kind = gguf.GGUFValueType.get_type(value)
@@ -45,6 +50,7 @@ def rewrite(
     for key, value in changes.items():
         large = isinstance(value, int) and value >= 2**31
         writer.add_key_value(key, value, gguf.GGUFValueType.INT64 if large else gguf.GGUFValueType.get_type(value))
+    tensors: dict[str, Stored] = {}
     for t in reader.tensors:
         if t.name == drop:
             continue
@@ -52,9 +58,13 @@ def rewrite(
         data = np.ascontiguousarray(t.data.T) if name == transpose else t.data
         if name == narrow[0]:
             data = np.ascontiguousarray(data.take([0], narrow[1]))
-        writer.add_tensor(name, data, raw_dtype=t.tensor_type)
+        tensors[name] = (data, t.tensor_type)
     for name, data in (add or {}).items():
-        writer.add_tensor(name, data)
+        tensors[name] = (data, gguf.GGMLQuantizationType[{"float32": "F32", "float16": "F16"}[data.dtype.name]])
+    if edit is not None:
+        edit(tensors)
+    for name, (data, kind) in tensors.items():
+        writer.add_tensor(name, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

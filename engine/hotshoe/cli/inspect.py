@@ -19,6 +19,7 @@ from hotshoe.cli.tables import table
 from hotshoe.convert import find_converter, open_checkpoint, open_weights
 from hotshoe.families import find_model
 from hotshoe.load_request import open_file
+from hotshoe.nn.binder import check_layers, unused
 from hotshoe_core.errors import HotshoeError, ModelFileError
 from hotshoe_core.errors.text import format_bytes, printable
 from hotshoe_core.gguf import GGUFArray, GGUFFile, TensorInfo, ValueType
@@ -85,6 +86,8 @@ def describe(
 ) -> dict[str, Any]:
     """A report of JSON values. ``match`` selects keys and tensors by a glob; the totals are those of the whole file."""
     found = [_tensor(t) for t in file.tensors.values()]
+    passed_over = _unused(file)
+    without = {name for names in passed_over.values() for name in names}
     order = "big" if file.big_endian else "little"
     report: dict[str, Any] = {
         "format": f"GGUF version {file.version}, {order}-endian, alignment {file.alignment}",
@@ -96,7 +99,9 @@ def describe(
         **_family(lambda: find_model(file.metadata)),
         "file_bytes": file.nbytes,
         "n_keys": len(file.metadata),
-        **_totals(found),
+        **_totals([t for t in found if t["name"] not in without]),
+        "n_tensors": len(found),
+        "unused": [{"why": w} | _totals([t for t in found if t["name"] in n]) for w, n in passed_over.items()],
     }
     if metadata:
         keys = _matching(file.metadata, match)
@@ -143,6 +148,17 @@ def _family(find: Callable[[], Any]) -> dict[str, str | None]:
         return {"family": find().__module__, "family_error": None, "family_hint": None}
     except HotshoeError as error:
         return {"family": None, "family_error": error.message, "family_hint": error.hint}
+
+
+def _unused(file: GGUFFile) -> dict[str, list[str]]:
+    """The tensors that loading passes over, by the reason; empty if the file cannot be loaded."""
+    try:
+        model_class = find_model(file.metadata)
+        config = model_class.config_type().from_metadata(file.metadata)
+        check_layers(file, config.n_layers)
+        return unused(model_class(config), file.tensors)
+    except HotshoeError:
+        return {}
 
 
 def render(report: dict[str, Any], width: int = 80) -> str:
@@ -297,6 +313,8 @@ def _summary(report: dict[str, Any]) -> str:
     if report["n_parameters"]:
         rows["parameters"] = f"{human_count(report['n_parameters'])} ({report['n_parameters']:,})"
         rows["weights"] = f"{format_bytes(report['weight_bytes'])}, {report['bits_per_weight']:.2f} bits per weight"
+    for row in report.get("unused", ()):
+        rows["not loaded"] = f"{row['n_tensors']} tensors, {format_bytes(row['weight_bytes'])}: {row['why']}"
     first = printable(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     return "\n".join([first, *(f"  {name:<13} {value}" for name, value in rows.items())])
 

@@ -105,6 +105,8 @@ def _report(plan: Plan) -> Iterator[str]:
     known = [(name, plan.memory.on(name).total - free) for name, free in plan.free.items() if free]
     lacks = ", ".join(f"{name} lacks {format_bytes(missing)}" for name, missing in known if missing > 0)
     yield "It fits." if plan.fits else f"It does not fit: {lacks}." if lacks else "It does not fit."
+    for why, nbytes in plan.unused.items():
+        yield f"Not loaded, {format_bytes(nbytes)}: {why}."
     for moved in plan.moved:
         yield from wrap(moved)
 

@@ -96,9 +96,10 @@ def match_tensors(checkpoint: Checkpoint, model: Module, rules: Rules) -> tuple[
 class _Matcher:
     def __init__(self, checkpoint: Checkpoint, model: Module, rules: Rules) -> None:
         self.checkpoint, self.rules = checkpoint, rules
-        self.declared = {*model.unused_tensors, *(name for p in model.parameters() for name in p.names)}
+        unused = [name for name in model.unused_tensors() if "*" not in name]
+        self.declared = {*unused, *(name for p in model.parameters() for name in p.names)}
         self.parameters = [p for p in model.parameters() if not p.optional or _in_layer(p.names[0]) in rules.required]
-        self.wanted: dict[str, Parameter | None] = dict.fromkeys(model.unused_tensors)
+        self.wanted: dict[str, Parameter | None] = dict.fromkeys(unused)
         for p in reversed(self.parameters):  # the first that declares a name has it
             self.wanted |= dict.fromkeys(p.names, p)
         self.sources: dict[str, dict[int, str]] = {}

@@ -16,6 +16,7 @@ from hotshoe.kvcache.base import (
     Cache,
     CrossView,
     LayerView,
+    LayerViews,
     RecurrentView,
     Sizes,
 )
@@ -23,7 +24,7 @@ from hotshoe.kvcache.causal import CausalCache
 from hotshoe.kvcache.cross import CrossCache
 from hotshoe.kvcache.hybrid import HybridCache
 from hotshoe.kvcache.recurrent import RecurrentCache, StateView
-from hotshoe.kvcache.spec import AttentionSpec, CrossSpec, LayerSpec, RecurrentSpec
+from hotshoe.kvcache.spec import AttentionSpec, CrossSpec, LayerSpec, RecurrentSpec, parts_of
 from hotshoe.kvcache.views import UncachedView
 from hotshoe_core import DType
 from hotshoe_core.errors import ModelDefinitionError, ModelError
@@ -43,6 +44,7 @@ __all__ = [
     "HybridCache",
     "LayerSpec",
     "LayerView",
+    "LayerViews",
     "Allocation",
     "RecurrentCache",
     "RecurrentSpec",
@@ -73,13 +75,14 @@ def make_cache(
     InsufficientMemoryError; DTypeError for a type whose blocks do not fit the heads; ModelError for too many
     cells; ModelDefinitionError for an invalid spec, or if no layer keeps anything.
     """
-    for layer, entry in enumerate(spec):
-        if not (entry is None or isinstance(entry, (AttentionSpec, RecurrentSpec, CrossSpec))):
+    parts = parts_of(spec)
+    for part, kept in parts.items():
+        if isinstance(kept, AttentionSpec) and kept.both_sides:
             raise ModelDefinitionError(
-                f"cache_spec: the entry of layer {layer} is of type {type(entry).__name__}; "
-                "expected AttentionSpec, RecurrentSpec, CrossSpec or None"
+                f"cache_spec: layer {part} attends to later tokens (both_sides), which a text model does not have yet",
+                hint="leave both_sides out",
             )
-    kinds = {type(entry) for entry in spec if entry is not None}
+    kinds = {type(kept) for kept in parts.values()}
     if not kinds:
         raise ModelDefinitionError(
             "cache_spec: no layer keeps anything; a text model needs a cache",

@@ -22,6 +22,7 @@ __all__ = [
     "Cache",
     "CrossView",
     "LayerView",
+    "LayerViews",
     "RecurrentView",
     "Sizes",
     "common_resume_position",
@@ -53,6 +54,9 @@ class AttentionView(Protocol):
 
         ``v`` is None if and only if the layer's spec sets ``v_in_k``.
         """
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Return what ``update`` returned; a layer whose spec has ``like`` reads what that layer's update returned."""
 
 
 class RecurrentView(Protocol):
@@ -93,7 +97,10 @@ class CrossView(Protocol):
 
 
 LayerView = AttentionView | RecurrentView | CrossView | None
-"""The view that a model's layer gets; None where its spec is None."""
+"""The view of one thing that a layer keeps; None where its spec is None."""
+
+LayerViews = LayerView | tuple[LayerView, ...]
+"""The view that a model's layer gets: a tuple of views where its spec is a tuple."""
 
 
 # Called by the runner
@@ -143,7 +150,7 @@ class Cache(Protocol):
     def rollback(self) -> None:
         """Free what the last graph allocated: it was not computed completely. Idempotent."""
 
-    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         """Return one view for each layer of the model, for a graph of ``n_rows`` rows."""
 
     def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:

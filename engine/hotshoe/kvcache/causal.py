@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import Allocation, LayerView, Sizes, common_resume_position
+from hotshoe.kvcache.base import Allocation, LayerViews, Sizes, common_resume_position
 from hotshoe.kvcache.cells import Cells, Reach, SlotBits, bits_of, full, slots_of
-from hotshoe.kvcache.spec import AttentionSpec, LayerSpec
-from hotshoe.kvcache.views import CellInputs, KeyValueView, zero_rows
+from hotshoe.kvcache.spec import AttentionSpec, LayerSpec, Part, parts_of, per_layer, storing_part
+from hotshoe.kvcache.views import CellInputs, KeyValueView, SharedView, zero_rows
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError
 
@@ -31,9 +31,10 @@ Array = np.ndarray[Any, Any]
 class CausalCache:
     """The keys and values of ``n_sequences`` sequences of ``n_tokens`` tokens each, or of more that are shorter.
 
-    spec: one entry for each layer; layers with another entry than AttentionSpec get None as their view. n_ubatch: the
-    most rows of a graph; layers of a short reach need room for them too. n_scratch: the most rows of padding. dtype:
-    the element type of keys and values. Raises InsufficientMemoryError; DTypeError for a type whose blocks do not fit.
+    spec: one entry for each layer; parts other than AttentionSpec get None as their view. n_ubatch: the most rows of a
+    graph; layers of a short reach need room for them too. n_scratch: the most rows of padding. dtype: the element type
+    of keys and values. Raises InsufficientMemoryError; DTypeError for a type whose blocks do not fit;
+    ModelDefinitionError for a layer that reads the keys and values of a layer without any.
     """
 
     uniform = False
@@ -52,8 +53,11 @@ class CausalCache:
         config = backend.cache_config()
         self.padding = config.padding
         self.dtype = dtype
-        self._layers = {i: s for i, s in enumerate(spec) if isinstance(s, AttentionSpec)}
-        self._n_layers = len(spec)
+        self._spec = spec
+        parts = parts_of(spec)
+        attention = {i: s for i, s in parts.items() if isinstance(s, AttentionSpec)}
+        self._layers = {i: s for i, s in attention.items() if s.like is None}
+        self._readers = {i: storing_part(parts, i) for i, s in attention.items() if s.like is not None}
         for layer, s in self._layers.items():
             _require_blocks(layer, s, dtype)
         self._reach = {i: Reach(s.window, s.chunk) for i, s in self._layers.items()}
@@ -72,13 +76,13 @@ class CausalCache:
             )
             for reach in sorted(set(self._reach.values()))
         }
-        self._states: dict[int, tuple[Tensor, Tensor | None]] = {}
+        self._states: dict[Part, tuple[Tensor, Tensor | None]] = {}
         self._made: list[Tensor] = []
         try:
             for i, s in self._layers.items():
                 n_rows = self.cells[self._reach[i]].n_rows
-                k = self._make(n_rows, s.n_kv_heads * s.k_dim, f"cache.{i}.k", i)
-                v = None if s.v_in_k else self._make(n_rows, s.n_kv_heads * s.value_dim, f"cache.{i}.v", i)
+                k = self._make(n_rows, s.n_kv_heads * s.k_dim, f"cache.{i}.k", i.layer)
+                v = None if s.v_in_k else self._make(n_rows, s.n_kv_heads * s.value_dim, f"cache.{i}.v", i.layer)
                 self._states[i] = (k, v)
         except BaseException:
             self.close()
@@ -136,15 +140,13 @@ class CausalCache:
     def max_sizes(self) -> Sizes:
         return tuple(cells.most_read for cells in self.cells.values())
 
-    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         inputs = {
             reach: CellInputs(ctx, str(reach), n_rows, size, self._mask_dtype)
             for reach, size in zip(self.cells, sizes, strict=True)
         }
-        views: list[LayerView] = [None] * self._n_layers
-        for i, s in self._layers.items():
-            views[i] = KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i])
-        return views
+        views = {i: KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i]) for i, s in self._layers.items()}
+        return per_layer(self._spec, views | {i: SharedView(i, views[stored]) for i, stored in self._readers.items()})
 
     def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
         bits: SlotBits = bits_of(None if keep is None else {*keep, *(a.slot for a in allocations)})
@@ -252,7 +254,7 @@ def _without_magnitude(rope: RoPE) -> RoPE:
     return dataclasses.replace(rope, attn_factor=rope.attn_factor / rope.magnitude())
 
 
-def _require_blocks(layer: int, spec: AttentionSpec, dtype: DType) -> None:
+def _require_blocks(layer: Part, spec: AttentionSpec, dtype: DType) -> None:
     for size in (spec.k_dim, spec.value_dim):
         if size % dtype.block_size:
             raise DTypeError(

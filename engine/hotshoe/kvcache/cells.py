@@ -53,9 +53,13 @@ class Reach(NamedTuple):
 
     window: int = 0
     chunk: int = 0
+    both_sides: bool = False
+    """Half of the window is before the token, half of it behind: in encoders, which keep no cells."""
 
     def __str__(self) -> str:
-        return f"window{self.window}" if self.window else f"chunk{self.chunk}" if self.chunk else "all"
+        if self.window:
+            return f"{'both_sides' if self.both_sides else 'window'}{self.window}"
+        return f"chunk{self.chunk}" if self.chunk else "all"
 
     @property
     def most(self) -> int:

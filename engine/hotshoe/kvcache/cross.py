@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerView, Sizes
-from hotshoe.kvcache.spec import CrossSpec, LayerSpec
+from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerViews, Sizes
+from hotshoe.kvcache.spec import CrossSpec, LayerSpec, Part, parts_of, per_layer
 from hotshoe.kvcache.views import require_rows, zero_rows
 from hotshoe_core import DType, Tensor
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelDefinitionError
@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 class CrossCache:
     """The encoder's keys and values for ``n_sequences`` sequences. All layers have the same number of positions.
 
-    spec: one entry for each layer; layers with another entry than CrossSpec get None as their view. Raises
+    spec: one entry for each layer; parts other than CrossSpec get None as their view. Raises
     InsufficientMemoryError; DTypeError; ModelDefinitionError if layers have different numbers of positions.
     """
 
@@ -40,8 +40,8 @@ class CrossCache:
     ) -> None:
         self._backend = backend
         self._mask_dtype = backend.cache_config().mask_dtype
-        self._layers = {i: s for i, s in enumerate(spec) if isinstance(s, CrossSpec)}
-        self._n_layers = len(spec)
+        self._spec = spec
+        self._layers = {i: s for i, s in parts_of(spec).items() if isinstance(s, CrossSpec)}
         lengths = {s.n_positions for s in self._layers.values()}
         if len(lengths) != 1:
             raise ModelDefinitionError(
@@ -52,7 +52,7 @@ class CrossCache:
         self._block: dict[int, int] = {}  # slot → block
         n_rows = self.n_blocks * self.n_positions
         self._made: list[Tensor] = []
-        self._states: dict[int, tuple[Tensor, Tensor]] = {}
+        self._states: dict[Part, tuple[Tensor, Tensor]] = {}
         try:
             for i, s in self._layers.items():
                 for size in (s.k_dim, s.v_dim):
@@ -62,7 +62,7 @@ class CrossCache:
                             hint="use f16",
                         )
                 for name, size in (("k", s.k_dim), ("v", s.v_dim)):
-                    self._made.append(backend.state((n_rows, s.n_kv_heads * size), dtype, f"cross.{i}.{name}", i))
+                    self._made.append(backend.state((n_rows, s.n_kv_heads * size), dtype, f"cross.{i}.{name}", i.layer))
                 self._states[i] = (self._made[-2], self._made[-1])
         except BaseException:
             self.close()
@@ -70,7 +70,7 @@ class CrossCache:
 
     # The encoder's graph
 
-    def encoder_views(self, ctx: Context) -> list[LayerView]:
+    def encoder_views(self, ctx: Context) -> list[LayerViews]:
         """Return the views for a graph that stores the keys and values of one sequence."""
         cells = ctx.input("cross.cells", (self.n_positions,), DType.I32)
         return self._views(ctx, lambda i: _CrossLayer(ctx, i, self._layers[i], *self._states[i], cells=cells))
@@ -115,12 +115,12 @@ class CrossCache:
 
     def rollback(self) -> None: ...
 
-    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         mask = ctx.input("cross.mask", (n_rows, self.n_blocks * self.n_positions), self._mask_dtype)
         return self._views(ctx, lambda i: _CrossLayer(ctx, i, self._layers[i], *self._states[i], mask=mask))
 
-    def _views(self, ctx: Context, make: Any) -> list[LayerView]:
-        return [make(i) if i in self._layers else None for i in range(self._n_layers)]
+    def _views(self, ctx: Context, make: Any) -> list[LayerViews]:
+        return per_layer(self._spec, {i: make(i) for i in self._layers})
 
     def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
         return True
@@ -163,7 +163,7 @@ class _CrossLayer:
     def __init__(
         self,
         ctx: Context,
-        layer: int,
+        layer: Part,
         spec: CrossSpec,
         keys: Tensor,
         values: Tensor,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import Allocation, Cache, LayerView, Sizes, common_resume_position
+from hotshoe.kvcache.base import Allocation, Cache, LayerViews, Sizes, common_resume_position
 from hotshoe_core.errors import CacheFullError, GraphError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 class HybridCache:
-    """Several caches over the same layers. Each returns views for its own layers, and None for the others."""
+    """Several caches over the same layers. Each returns views of what it keeps itself, and None for the rest."""
 
     def __init__(self, caches: Sequence[Cache]) -> None:
         self.caches = tuple(caches)
@@ -57,14 +57,14 @@ class HybridCache:
         for cache in self.caches:
             cache.rollback()
 
-    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
-        all_views: list[list[LayerView]] = []
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
+        all_views: list[list[LayerViews]] = []
         first = 0
         for cache in self.caches:
             n = len(cache.sizes)
             all_views.append(cache.views(ctx, n_rows, n_sequences, sizes[first : first + n]))
             first += n
-        return [next((view for view in views if view is not None), None) for views in zip(*all_views, strict=True)]
+        return [_merged(views) for views in zip(*all_views, strict=True)]
 
     def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
         return all(cache.fits(allocations, keep, min_free) for cache in self.caches)
@@ -102,3 +102,10 @@ class HybridCache:
     def close(self) -> None:
         for cache in self.caches:
             cache.close()
+
+
+def _merged(views: Sequence[Any]) -> Any:
+    """Merge the views that the caches return for one layer, of which each cache makes some."""
+    if isinstance(views[0], tuple):
+        return tuple(_merged(column) for column in zip(*views, strict=True))
+    return next((view for view in views if view is not None), None)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerView, Sizes
+from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerViews, Sizes
 from hotshoe.kvcache.recurrent_rows import Rows
-from hotshoe.kvcache.spec import LayerSpec, RecurrentSpec
+from hotshoe.kvcache.spec import LayerSpec, Part, RecurrentSpec, parts_of, per_layer
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.errors import GraphError, ShapeError, did_you_mean
 
@@ -31,7 +31,7 @@ _SMALL = 64 << 20  # bytes: if all rows are no larger than this, every slot has 
 class RecurrentCache:
     """The states of ``n_sequences`` sequences with their checkpoints; of more sequences if states are small.
 
-    spec: one entry for each layer; layers with another entry than RecurrentSpec get None as their view. Raises
+    spec: one entry for each layer; parts other than RecurrentSpec get None as their view. Raises
     InsufficientMemoryError.
     """
 
@@ -42,17 +42,17 @@ class RecurrentCache:
 
     def __init__(self, backend: Backend, spec: Sequence[LayerSpec], *, n_sequences: int = 1) -> None:
         self._backend = backend
-        self._layers = {i: s for i, s in enumerate(spec) if isinstance(s, RecurrentSpec)}
-        self._n_layers = len(spec)
+        self._spec = spec
+        self._layers = {i: s for i, s in parts_of(spec).items() if isinstance(s, RecurrentSpec)}
         row = 4 * sum(s.n_elements for s in self._layers.values())
         n = max(n_sequences * (1 + _CHECKPOINTS), min(MAX_SEQUENCES, _SMALL // row))
         self.rows = Rows(n, first=1)  # row 0 stays zero, for sequences that start
         self._made: list[Tensor] = []
-        self._states: dict[int, dict[str, Tensor]] = {}
+        self._states: dict[Part, dict[str, Tensor]] = {}
         try:
             for i, s in self._layers.items():
                 self._states[i] = {
-                    name: self._make((n + 1, math.prod(shape)), f"cache.{i}.{name}", i)
+                    name: self._make((n + 1, math.prod(shape)), f"cache.{i}.{name}", i.layer)
                     for name, shape in s.states.items()
                 }
         except BaseException:
@@ -88,13 +88,11 @@ class RecurrentCache:
     def rollback(self) -> None:
         self.rows.rollback()
 
-    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         read = ctx.input("cache.read", (n_sequences,), DType.I32)
         write = ctx.input("cache.write", (n_sequences,), DType.I32)
-        views: list[LayerView] = [None] * self._n_layers
-        for i, s in self._layers.items():
-            views[i] = StateView(ctx, i, s, self._states[i], read, write)
-        return views
+        views = {i: StateView(ctx, i, s, self._states[i], read, write) for i, s in self._layers.items()}
+        return per_layer(self._spec, views)
 
     def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
         return self.rows.fits([a.slot for a in allocations], keep)
@@ -133,7 +131,7 @@ class StateView:
     """The RecurrentView of one layer."""
 
     def __init__(
-        self, ctx: Context, layer: int, spec: RecurrentSpec, states: Mapping[str, Tensor], read: Tensor, write: Tensor
+        self, ctx: Context, layer: Part, spec: RecurrentSpec, states: Mapping[str, Tensor], read: Tensor, write: Tensor
     ) -> None:
         self.n_sequences = read.shape[0]
         self._ctx = ctx

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotshoe_core.errors import ModelDefinitionError
 
@@ -13,15 +14,28 @@ if TYPE_CHECKING:
     from hotshoe_core import Shape, Tensor
     from hotshoe_core.ops import RoPE
 
-__all__ = ["AttentionSpec", "CrossSpec", "LayerSpec", "RecurrentSpec"]
+__all__ = [
+    "AttentionSpec",
+    "CrossSpec",
+    "LayerSpec",
+    "Part",
+    "RecurrentSpec",
+    "Spec",
+    "parts_of",
+    "per_layer",
+    "storing_part",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """A layer that keeps the keys and values of earlier tokens. Raises ModelDefinitionError for invalid values."""
+    """A layer that keeps the keys and values of earlier tokens, or reads those of another layer.
 
-    n_kv_heads: int
-    k_dim: int
+    Raises ModelDefinitionError for invalid values.
+    """
+
+    n_kv_heads: int = 0
+    k_dim: int = 0
     """Elements of a head's key."""
 
     v_dim: int = 0
@@ -49,7 +63,23 @@ class AttentionSpec:
     shiftable: bool = True
     """False: positions of this layer cannot be moved."""
 
+    both_sides: bool = False
+    """A token attends to ``window // 2`` positions before it, and to as many after it. Only for encoders."""
+
+    like: int | None = None
+    """The layer whose keys and values this layer reads; it stores none of its own. No other field may be given."""
+
     def __post_init__(self) -> None:
+        if self.like is not None:
+            given = [
+                f.name for f in dataclasses.fields(self) if f.name != "like" and getattr(self, f.name) != f.default
+            ]
+            if given:
+                raise ModelDefinitionError(
+                    f"AttentionSpec: {given[0]} is given with like={self.like}; expected no other field",
+                    hint=f"the layer reads what layer {self.like} stores, with the reach of that layer",
+                )
+            return
         _positive("AttentionSpec", n_kv_heads=self.n_kv_heads, k_dim=self.k_dim)
         for name in ("v_dim", "v_in_k", "window", "chunk", "rope_start"):
             if getattr(self, name) < 0:
@@ -63,6 +93,11 @@ class AttentionSpec:
             raise ModelDefinitionError(
                 f"AttentionSpec: both window ({self.window}) and chunk ({self.chunk}) are given",
                 hint="a layer attends either to a window or to its chunk",
+            )
+        if self.both_sides and not self.window:
+            raise ModelDefinitionError(
+                "AttentionSpec: both_sides is given without a window",
+                hint="a layer without a window attends to all tokens of an encoder's text",
             )
         if self.rope is not None and self.rope_start + self.rope.dim > self.k_dim:
             raise ModelDefinitionError(
@@ -126,8 +161,69 @@ class CrossSpec:
         )
 
 
-LayerSpec = AttentionSpec | RecurrentSpec | CrossSpec | None
-"""What one layer keeps; None if it keeps nothing."""
+Spec = AttentionSpec | RecurrentSpec | CrossSpec
+
+LayerSpec = Spec | tuple[Spec, ...] | None
+"""What one layer keeps: one thing, several, or None if it keeps nothing."""
+
+
+class Part(NamedTuple):
+    """One of the things that a layer keeps: its only one, or one of a tuple."""
+
+    layer: int
+    place: int | None = None
+    """The index in the layer's tuple."""
+
+    def __str__(self) -> str:
+        return str(self.layer) if self.place is None else f"{self.layer}.{self.place}"
+
+
+def parts_of(spec: Sequence[LayerSpec]) -> dict[Part, Spec]:
+    """Return what all layers keep, in their order. Raises ModelDefinitionError for an entry of another type."""
+    parts: dict[Part, Spec] = {}
+    for layer, entry in enumerate(spec):
+        if isinstance(entry, tuple):
+            parts |= {Part(layer, i): part for i, part in enumerate(entry)}
+        elif entry is not None:
+            parts[Part(layer)] = entry
+    for part, kept in parts.items():
+        if not isinstance(kept, Spec):
+            raise ModelDefinitionError(
+                f"cache_spec: the entry of layer {part} is of type {type(kept).__name__}; expected AttentionSpec, "
+                "RecurrentSpec, CrossSpec, a tuple of these, or None"
+            )
+    return parts
+
+
+def storing_part(parts: Mapping[Part, Spec], part: Part) -> Part:
+    """Return the part that stores what attention ``part`` reads: itself, or the one that its ``like`` names.
+
+    Raises ModelDefinitionError unless that is one part of an earlier layer.
+    """
+    like = _like(parts[part])
+    if like is None:
+        return part
+    found = [p for p, s in parts.items() if p.layer == like and isinstance(s, AttentionSpec)]
+    if like >= part.layer or len(found) != 1 or _like(parts[found[0]]) is not None:
+        raise ModelDefinitionError(
+            f"cache_spec: layer {part} reads the keys and values of layer {like}; expected an earlier layer that "
+            "stores one set of them"
+        )
+    return found[0]
+
+
+def _like(spec: Spec) -> int | None:
+    return spec.like if isinstance(spec, AttentionSpec) else None
+
+
+def per_layer(spec: Sequence[LayerSpec], found: Mapping[Part, Any]) -> list[Any]:
+    """Arrange values of parts as ``spec`` is: one entry for each layer, a tuple where it keeps several things."""
+    return [
+        tuple(found.get(Part(layer, i)) for i in range(len(entry)))
+        if isinstance(entry, tuple)
+        else found.get(Part(layer))
+        for layer, entry in enumerate(spec)
+    ]
 
 
 def _positive(what: str, **sizes: int) -> None:

@@ -13,10 +13,11 @@ from hotshoe_core.errors import GraphError, ShapeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hotshoe.kvcache.spec import AttentionSpec
+    from hotshoe.kvcache.base import AttentionView
+    from hotshoe.kvcache.spec import AttentionSpec, Part
     from hotshoe_core import Backend, Context
 
-__all__ = ["CellInputs", "KeyValueView", "UncachedView", "require_rows", "zero_rows"]
+__all__ = ["CellInputs", "KeyValueView", "SharedView", "UncachedView", "require_rows", "zero_rows"]
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +43,7 @@ class KeyValueView:
     """The AttentionView of one layer of a CausalCache."""
 
     def __init__(
-        self, ctx: Context, layer: int, spec: AttentionSpec, inputs: CellInputs, keys: Tensor, values: Tensor | None
+        self, ctx: Context, layer: Part, spec: AttentionSpec, inputs: CellInputs, keys: Tensor, values: Tensor | None
     ) -> None:
         self._ctx = ctx
         self._layer = layer
@@ -50,7 +51,7 @@ class KeyValueView:
         self._inputs = inputs
         self._keys = keys
         self._values = values
-        self._updated = False
+        self._all: tuple[Tensor, Tensor] | None = None
 
     @property
     def mask(self) -> Tensor:
@@ -62,21 +63,25 @@ class KeyValueView:
 
     def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
         spec = self._spec
-        if self._updated:
+        if self._all is not None:
             raise GraphError(f"layer {self._layer} updates its keys and values twice in a graph; expected once")
         if (v is None) != (spec.v_in_k > 0):
             raise GraphError(
                 f"layer {self._layer}: update got {'no values' if v is None else 'values'}; its cache_spec says "
                 + (f"v_in_k={spec.v_in_k}: the values are part of the keys" if v is not None else "that it stores them")
             )
-        self._updated = True
         n = self._inputs.cells.shape[0]
         require_rows(f"layer {self._layer}: keys", k, (n, spec.n_kv_heads, spec.k_dim))
         all_k = self._put(self._keys, k)
         if v is None or self._values is None:
-            return all_k, all_k[..., : spec.v_in_k]
-        require_rows(f"layer {self._layer}: values", v, (n, spec.n_kv_heads, spec.value_dim))
-        return all_k, self._put(self._values, v)
+            self._all = all_k, all_k[..., : spec.v_in_k]
+        else:
+            require_rows(f"layer {self._layer}: values", v, (n, spec.n_kv_heads, spec.value_dim))
+            self._all = all_k, self._put(self._values, v)
+        return self._all
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        return _updated(self._all, f"layer {self._layer}")
 
     def _put(self, state: Tensor, rows: Tensor) -> Tensor:
         new = state.set_rows(self._inputs.cells, rows.reshape(rows.shape[0], -1))
@@ -91,14 +96,53 @@ class UncachedView:
         self.mask = mask
         self.cell_positions = positions
         self._v_in_k = v_in_k
+        self._all: tuple[Tensor, Tensor] | None = None
 
     def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the batch itself."""
-        if v is not None:
-            return k, v
-        if not self._v_in_k:
-            raise GraphError("update got no values, and the layer's cache_spec does not set v_in_k")
-        return k, k[..., : self._v_in_k]
+        if v is None:
+            if not self._v_in_k:
+                raise GraphError("update got no values, and the layer's cache_spec does not set v_in_k")
+            v = k[..., : self._v_in_k]
+        self._all = k, v
+        return self._all
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        return _updated(self._all, "the layer")
+
+
+class SharedView:
+    """An AttentionView of a layer that reads the keys and values of another layer: its spec has ``like``."""
+
+    def __init__(self, layer: Part, stored: AttentionView) -> None:
+        self._layer = layer
+        self._stored = stored
+
+    @property
+    def mask(self) -> Tensor:
+        return self._stored.mask
+
+    @property
+    def cell_positions(self) -> Tensor:
+        return self._stored.cell_positions
+
+    def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        raise GraphError(
+            f"layer {self._layer} updates keys and values; by its cache_spec it reads those of another layer (like)",
+            hint="call view.read()",
+        )
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        return self._stored.read()
+
+
+def _updated(stored: tuple[Tensor, Tensor] | None, what: str) -> tuple[Tensor, Tensor]:
+    if stored is None:
+        raise GraphError(
+            f"the keys and values of {what} are read before they are stored in this graph",
+            hint="call view.update(k, v) in the layer that stores them, which must come first",
+        )
+    return stored
 
 
 def require_rows(what: str, x: Tensor, shape: tuple[int, ...]) -> None:

@@ -14,12 +14,13 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionSpec, AttentionView
 from hotshoe.nn import (
-    ExpertConfig,
+    ExpertLayersConfig,
     GatedMLP,
     Linear,
     MixtureOfExperts,
     Module,
     RMSNorm,
+    dense_or_experts,
     key,
     layers,
     rope_key,
@@ -32,7 +33,7 @@ from hotshoe_core.ops import RoPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertConfig):
+class Config(ExpertLayersConfig):
     head_dim: int = key("attention.key_length_mla", minimum=1)  # including the elements that RoPE rotates
     v_dim: int = key("attention.value_length_mla", minimum=1)
     rope: RoPE = rope_key(interleaved=True)
@@ -42,7 +43,6 @@ class Config(ExpertConfig):
     n_experts: int = key("expert_count", default=0)
     n_experts_used: int = key("expert_used_count", default=0)
     normalize_experts: bool = key("expert_weights_norm", default=False)
-    n_dense: int = key("leading_dense_block_count", default=0)  # the first layers, which have no experts
 
     @property
     def plain_dim(self) -> int:
@@ -105,21 +105,14 @@ def _by_head(x: Tensor, weight: Tensor) -> Tensor:
     return x.permute(1, 0, 2).matmul(weight, transpose=True).permute(1, 0, 2)
 
 
-class DenseBlock(nn.PreNormBlock):
+class Block(nn.PreNormBlock):
     attention: Attention = submodule()
-    mlp: GatedMLP = submodule()
-
-
-class ExpertBlock(nn.PreNormBlock):
-    attention: Attention = submodule()
-    mlp: MixtureOfExperts = submodule()
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):
     config: Config
-    blocks: list[DenseBlock | ExpertBlock] = layers(
-        "blk", choose=lambda config, i: DenseBlock if i < config.n_dense else ExpertBlock
-    )
+    blocks: list[Block] = layers("blk")
 
 
 family = Family(Model)

@@ -31,7 +31,9 @@ class EmbeddingModel(nn.Backbone):
     task = Task.EMBEDDING
     causal = True
     compute_bound = True
-    unused_tensors = frozenset({"output.weight"})
+
+    def unused_tensors(self) -> dict[str, str]:
+        return super().unused_tensors() | {"output.weight": "an embedding model computes no logits"}
 
 
 class Reranker(EmbeddingModel):

@@ -13,7 +13,16 @@ from hotshoe.nn.module import Module, layers, submodule, tensor
 from hotshoe.nn.rope import rope_from
 
 if TYPE_CHECKING:
-    from hotshoe.nn.experts import ExpertConfig, Experts, MixtureOfExperts, SharedExperts
+    from hotshoe.nn.experts import (
+        ExpertConfig,
+        ExpertLayersConfig,
+        Experts,
+        GatedSharedExperts,
+        MixtureOfExperts,
+        SharedExperts,
+        dense_or_experts,
+        gating_key,
+    )
 
 __all__ = [
     "MLP",
@@ -26,10 +35,12 @@ __all__ = [
     "Decoder",
     "Embedding",
     "ExpertConfig",
+    "ExpertLayersConfig",
     "Experts",
     "FusedAttention",
     "FusedGatedMLP",
     "GatedMLP",
+    "GatedSharedExperts",
     "LayerNorm",
     "Linear",
     "MixtureOfExperts",
@@ -41,7 +52,9 @@ __all__ = [
     "TextConfig",
     "TransformerConfig",
     "bind",
+    "dense_or_experts",
     "derived",
+    "gating_key",
     "key",
     "layers",
     "rope_from",
@@ -50,7 +63,10 @@ __all__ = [
     "tensor",
 ]
 
-_EXPERTS = ("ExpertConfig", "Experts", "MixtureOfExperts", "SharedExperts")  # imported on first use
+_EXPERTS = (  # imported on first use
+    *("ExpertConfig", "ExpertLayersConfig", "Experts", "GatedSharedExperts", "MixtureOfExperts", "SharedExperts"),
+    *("dense_or_experts", "gating_key"),
+)
 
 
 def __getattr__(name: str) -> object:

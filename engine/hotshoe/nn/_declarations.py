@@ -161,7 +161,7 @@ def _check_annotation(cls: type, attribute: str, declared: Declaration, annotati
     elif declared.form == "tensor":
         fits = options == [Tensor]
     else:
-        fits = len(options) == 1 and _is_subclass(options[0], module)
+        fits = all(_is_subclass(option, module) for option in options) and (len(options) == 1 or bool(declared.choose))
     names = ", ".join(map(repr, declared.names)) or '"name"'
     as_tensor = f'{attribute}: Tensor = tensor({names}, use="…")'
     if not fits:

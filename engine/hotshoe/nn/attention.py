@@ -32,6 +32,8 @@ class _Attention(Module):
     """Attention sinks, (heads,): a logit of each head that takes a share of the softmax and has no value."""
     slopes: Tensor | None = None
     """ALiBi slopes, (heads,)."""
+    both_sides: bool = False
+    """In an encoder: ``window // 2`` positions before a token and as many after it are its window."""
     softcap: float = 0.0
     """Scores become ``softcap * tanh(scores / softcap)``; 0 for no cap."""
 
@@ -74,6 +76,7 @@ class _Attention(Module):
             self.n_kv_heads,
             self.config.head_dim,
             window=self.window,
+            both_sides=self.both_sides and self.window > 0,
             rope=self.rope,
             rope_factors=self.rope_factors,
         )

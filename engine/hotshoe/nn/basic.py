@@ -13,13 +13,17 @@ __all__ = ["Conv2D", "Conv3D", "Embedding", "LayerNorm", "Linear", "RMSNorm"]
 
 
 class Linear(Module):
-    """``x @ weight.T + bias``: (..., in) to (..., out)."""
+    """``x @ weight.T * scale + bias``: (..., in) to (..., out)."""
 
     weight: Tensor = tensor("weight", use="linear")
+    scale: Tensor | None = tensor("scale", use="mul", optional=True, shape=lambda c, i: (1,))
+    """A factor of the whole matrix, as files with 4-bit and 8-bit floats have it."""
     bias: Tensor | None = tensor("bias", use="add", optional=True)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = ops.linear(x, self.weight)
+        if self.scale is not None:
+            y = y * self.scale
         if self.bias is None:
             return y
         return y + _require_shape(self.bias, self.weight.shape[:1], "one element for each row of the weight")
@@ -69,9 +73,11 @@ class Embedding(Module):
     """Look up rows of a matrix: integers (...) to (..., dim)."""
 
     weight: Tensor = tensor("weight", use="take")
+    scale: Tensor | None = tensor("scale", use="mul", optional=True, shape=lambda c, i: (1,))
 
     def __call__(self, indices: Tensor) -> Tensor:
-        return self.weight.take(indices)
+        rows = self.weight.take(indices)
+        return rows if self.scale is None else rows * self.scale
 
     def require_rows(self, n: int, why: str) -> None:
         """Raise WeightsError if the matrix has fewer than ``n`` rows. ``why``: the reason, for the message."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from hotshoe_core.gguf import GGUFFile
     from hotshoe_core.tensors.tensor import Shape
 
-__all__ = ["bind", "check_layers"]
+__all__ = ["bind", "check_layers", "unused"]
 
 _MAX_NAMES = 8  # names listed in a message
 _MAX_NAME = 80  # characters of a name
@@ -45,18 +46,16 @@ def bind(
     backend: Backend,
     *,
     placement: Placement | None = None,
-    ignore: Collection[str] = (),
     progress: Progress | None = None,
 ) -> None:
     """Load every parameter of ``model`` from ``file`` into ``backend``, each on the device of its layer.
 
     A tensor is loaded onto every device that reads it. Examples are a token embedding that is also the output matrix,
-    and RoPE factors that all layers share. ``ignore`` names tensors that the file may hold although the model does not
-    use them.
+    and RoPE factors that all layers share. Tensors that ``unused`` finds are passed over.
 
     Raises WeightsError, before anything is loaded, if tensors are missing, unknown or of the wrong shape.
     """
-    chosen = _choose(model, file, ignore)
+    chosen = _choose(model, file)
     placement = placement or backend.placement
     readers: dict[tuple[str, str], list[Parameter]] = {}  # by tensor name and device
     for name, p in chosen:
@@ -82,23 +81,36 @@ def bind(
     model.drop_missing_modules()
 
 
-def _choose(model: Module, file: GGUFFile, ignore: Collection[str]) -> list[tuple[str, Parameter]]:
+def unused(model: Module, names: Iterable[str]) -> dict[str, list[str]]:
+    """The tensors of a file that the model passes over, by the reason: see ``Module.unused_tensors``."""
+    used = {name for p in model.parameters() for name in p.names}
+    found: dict[str, list[str]] = {}
+    patterns = [(re.compile(fnmatch.translate(glob)).match, why) for glob, why in model.unused_tensors().items()]
+    for name in names:
+        why = next((why for match, why in patterns if match(name)), None) if name not in used else None
+        if why is not None:
+            found.setdefault(why, []).append(name)
+    return found
+
+
+def _choose(model: Module, file: GGUFFile) -> list[tuple[str, Parameter]]:
     """The name of the tensor for each parameter, without optional ones that the file lacks.
 
     Raises WeightsError if tensors are missing, unknown or of the wrong shape.
     """
     chosen, missing = _resolve(model, file)
-    unused = file.tensors.keys() - {name for name, _ in chosen} - set(ignore)
+    unknown = file.tensors.keys() - {name for name, _ in chosen}
+    unknown -= {name for names in unused(model, unknown).values() for name in names}
     if missing:
         raise WeightsError(
             f"{file.path}: tensors are missing ({len(missing)}): {_list([p.names[0] for p in missing])}",
-            hint=f"{_nearest_name(missing[0].names[0], unused)}"
+            hint=f"{_nearest_name(missing[0].names[0], unknown)}"
             "the file is incomplete or of another version of the architecture, or the model's class has a wrong name",
         )
-    if unused:
+    if unknown:
         raise WeightsError(
-            f"{file.path}: the {file.architecture} model does not use some tensors ({len(unused)}): "
-            f"{_list(sorted(unused))}",
+            f"{file.path}: the {file.architecture} model does not use some tensors ({len(unknown)}): "
+            f"{_list(sorted(unknown))}",
             hint="the file was made for a variant of the architecture that hotshoe does not implement",
         )
     for name, p in chosen:
@@ -115,8 +127,12 @@ def _choose(model: Module, file: GGUFFile, ignore: Collection[str]) -> list[tupl
 
 def _resolve(model: Module, file: GGUFFile) -> tuple[list[tuple[str, Parameter]], list[Parameter]]:
     chosen, missing = [], []
+    weights: dict[Module, int] = {}  # which name of a module's weight was found: its bias and scale have the same name
     for p in model.parameters():
-        name = next((n for n in p.names if n in file.tensors), None)
+        names = p.names[weights[p.module] :][:1] if p.module in weights else p.names
+        name = next((n for n in names if n in file.tensors), None)
+        if name is not None and p.attribute == "weight" and len(p.names) > 1:
+            weights[p.module] = p.names.index(name)
         if name is not None:
             chosen.append((name, p))
         elif not p.optional:

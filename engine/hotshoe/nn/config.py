@@ -50,7 +50,7 @@ def key(
             value = default(found) if callable(default) else default
             return (value,) * found.n_layers if per_layer and not isinstance(value, tuple) else value
         if per_layer:
-            numbers = tuple(values.per_layer(name, found.n_layers, typing.get_args(type)[0]))
+            numbers = _per_layer(values, name, found, typing.get_args(type)[0])
         else:
             options = [a for a in typing.get_args(type) if a is not None.__class__]
             numbers = (values.require(name, options[0] if options else type),)
@@ -86,6 +86,26 @@ def rope_key(
             metadata, found.head_dim, interleaved=interleaved, base=base, sections=sections
         )
     )
+
+
+def _n_layers(metadata: Metadata, found: SimpleNamespace, _: Any) -> int:
+    n = metadata.arch.require("block_count", int)
+    _check(metadata, "block_count", n, 1, 10_000)
+    if found.n_nextn >= n:
+        raise metadata.arch.error(
+            "nextn_predict_layers",
+            f"{found.n_nextn} of the file's {n} layers are drafting layers (NextN), so none is left for the model",
+            "this file helps to draft tokens for a model in another file: load that one",
+        )
+    return n - int(found.n_nextn)
+
+
+def _per_layer(values: Metadata, name: str, found: SimpleNamespace, type: Any) -> tuple[Any, ...]:
+    """One value for each layer. Arrays count drafting layers too, or not: files differ."""
+    array = values[name]
+    n_all = found.n_layers + found.n_nextn
+    n = n_all if isinstance(array, (GGUFArray, list)) and len(array) == n_all else found.n_layers
+    return tuple(values.per_layer(name, n, type)[: found.n_layers])
 
 
 def _n_vocab(metadata: Metadata, _: SimpleNamespace, __: Any) -> int:
@@ -124,7 +144,10 @@ class Config:
     architecture has another key or default. Make properties of values that follow from other fields.
     """
 
-    n_layers: int = key("block_count", minimum=1, maximum=10_000)
+    n_nextn: int = key("nextn_predict_layers", default=0)
+    """Layers at the end of the file that only draft tokens (NextN, multi-token prediction). Not run."""
+    n_layers: int = derived(_n_layers)
+    """Layers of the model: ``block_count`` without drafting layers."""
     dim: int = key("embedding_length", minimum=1)
     """Elements of a hidden state."""
     n_ctx: int = key("context_length", minimum=1, maximum=(1 << 31) - 1)  # positions are int32

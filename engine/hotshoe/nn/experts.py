@@ -8,25 +8,44 @@ from typing import Any, ClassVar, Literal
 
 from hotshoe.nn.basic import Linear
 from hotshoe.nn.config import TextConfig, derived, key
-from hotshoe.nn.mlp import Activation, GatedMLP, gated
+from hotshoe.nn.mlp import Activation, GatedMLP, gated, plain
 from hotshoe.nn.module import Module, submodule, tensor
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
 
-__all__ = ["ExpertConfig", "Experts", "MixtureOfExperts", "SharedExperts"]
+__all__ = [
+    "ExpertConfig",
+    "ExpertLayersConfig",
+    "Experts",
+    "GatedSharedExperts",
+    "Gating",
+    "MixtureOfExperts",
+    "SharedExperts",
+    "dense_or_experts",
+    "gating_key",
+]
 
-Gating = Literal["softmax", "sigmoid", "softmax_of_chosen"]
-_GATING: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
+Gating = Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus"]
+_GATING: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen", 4: "sqrt_softplus"}
+_LOWEST_SUM = 2.0**-14  # of the weights of the chosen experts, as in llama.cpp: no division by 0
+_PENALTY = 1e6  # far larger than any score plus correction
 
 
-def _gating(metadata: Metadata, _: SimpleNamespace, __: Any) -> Gating:
-    number = metadata.arch.get("expert_gating_func", 1)
-    if number not in _GATING:
-        raise metadata.arch.error(
-            "expert_gating_func", f"is {number}; expected 1 (softmax), 2 (sigmoid) or 3 (softmax of the chosen experts)"
-        )
-    return _GATING[number]
+def gating_key(default: Gating = "softmax") -> Any:
+    """Declare the field ``gating``: how the router's logits become scores.
+
+    default: the architecture's way, if the file does not say.
+    """
+
+    def get(metadata: Metadata, _: SimpleNamespace, __: Any) -> Gating:
+        number = metadata.arch.get("expert_gating_func", 0)
+        if number and number not in _GATING:
+            known = ", ".join(f"{n} ({name})" for n, name in _GATING.items())
+            raise metadata.arch.error("expert_gating_func", f"is {number}; expected {known}")
+        return _GATING.get(number, default)
+
+    return derived(get)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +62,17 @@ class ExpertConfig(TextConfig):
     """Hidden elements of one expert."""
     n_shared_experts: int = key("expert_shared_count", default=0)
     """Experts that compute every token, in addition to the chosen ones."""
+    shared_dim: int = key("expert_shared_feed_forward_length", default=lambda c: c.n_shared_experts * c.expert_dim)
+    """Hidden elements of all shared experts together; 0 without shared experts."""
     normalize_experts: bool = key("expert_weights_norm", default=True)
     """True if the weights of the chosen experts are scaled to sum to 1."""
     expert_scale: float = key("expert_weights_scale", default=1.0)
-    """A factor of all experts' weights, applied last."""
+    """A factor of all experts' weights, applied last. 0 means 1, as in llama.cpp."""
     n_expert_groups: int = key("expert_group_count", default=1, minimum=1)
     """Groups of equal size that the experts are divided into."""
     n_expert_groups_used: int = key("expert_group_used_count", default=lambda c: c.n_expert_groups, minimum=1)
     """A token chooses its experts from this many best groups."""
-    gating: Gating = derived(_gating)  # noqa: RUF009
+    gating: Gating = gating_key()  # noqa: RUF009
     """How the router's logits become scores."""
 
     def __post_init__(self) -> None:
@@ -65,42 +86,80 @@ class ExpertConfig(TextConfig):
             raise ModelFileError(f"{self.n_experts} experts do not divide into {self.n_expert_groups} equal groups")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertLayersConfig(ExpertConfig):
+    """The config of text models in which only some layers have experts. The others have a dense MLP."""
+
+    n_dense: int = key("leading_dense_block_count", default=0)
+    """The first layers, which have no experts."""
+    expert_step: int = key("interleave_moe_layer_step", default=1, minimum=1)
+    """Every n-th layer has experts."""
+
+    def has_experts(self, layer: int) -> bool:
+        return layer >= self.n_dense and (layer + 1) % self.expert_step == 0
+
+
 class Experts(Module):
-    """One matrix for each expert of a layer, stacked: (n_experts, out, in)."""
+    """One matrix for each expert of a layer, stacked: (n_experts, out, in). Biases are (n_experts, out)."""
 
     weight: Tensor = tensor("weight", use="linear_experts")
+    scale: Tensor | None = tensor("scale", use="take", optional=True, shape=lambda c, i: (c.n_experts,))
+    """A factor of each expert's matrix."""
+    bias: Tensor | None = tensor("bias", use="add_experts", optional=True)
 
     def __call__(self, x: Tensor, chosen: Tensor) -> Tensor:
         """``x`` (n, 1 or k, in), and the indices of the experts of each row, (n, k), to (n, k, out)."""
-        return ops.linear_experts(x, self.weight, chosen)
+        y = ops.linear_experts(x, self.weight, chosen)
+        if self.scale is not None:
+            y = y * self.scale.reshape(-1, 1).take(chosen)
+        return y if self.bias is None else ops.add_experts(y, self.bias, chosen)
 
 
 class SharedExperts(GatedMLP):
     """An MLP that computes every token, in addition to the chosen experts."""
 
-    gate: Linear = submodule("ffn_gate_shexp", shape=lambda c, i: (c.n_shared_experts * c.expert_dim, c.dim))
-    up: Linear = submodule("ffn_up_shexp", shape=lambda c, i: (c.n_shared_experts * c.expert_dim, c.dim))
-    down: Linear = submodule("ffn_down_shexp", shape=lambda c, i: (c.dim, c.n_shared_experts * c.expert_dim))
+    gate: Linear = submodule("ffn_gate_shexp", shape=lambda c, i: (c.shared_dim, c.dim))
+    up: Linear = submodule("ffn_up_shexp", shape=lambda c, i: (c.shared_dim, c.dim))
+    down: Linear = submodule("ffn_down_shexp", shape=lambda c, i: (c.dim, c.shared_dim))
+
+
+class GatedSharedExperts(SharedExperts):
+    """Shared experts with a weight of their own for each token, a sigmoid, as in Qwen2-MoE (arXiv:2407.10671)."""
+
+    router: Tensor = tensor("ffn_gate_inp_shexp.weight", use="mul", shape=lambda c, i: (c.dim,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight = (x * self.router).sum(keepdims=True).sigmoid()  # (n, 1)
+        return weight * super().__call__(x)
 
 
 class MixtureOfExperts(Module):
-    """Gated MLPs, ``config.n_experts_used`` of ``config.n_experts`` for each token: (n, dim) to (n, dim)."""
+    """MLPs, ``config.n_experts_used`` of ``config.n_experts`` for each token: (n, dim) to (n, dim).
+
+    A subclass declares what differs: ``gate = None`` for experts without a gate, another class of ``shared`` experts,
+    ``latent_in`` and ``latent_out``. It overrides ``route`` for another choice of experts, ``activate`` for another
+    activation, and ``combine`` for another use of the weights.
+    """
 
     config: ExpertConfig
     activation: ClassVar[Activation] = "silu"
     router: Linear = submodule("ffn_gate_inp", shape=lambda c, i: (c.n_experts, c.dim))
     correction: Tensor | None = tensor("exp_probs_b.bias", use="add", optional=True, shape=lambda c, i: (c.n_experts,))
     """Added to the scores when experts are chosen, but not to their weights (Wang et al. 2024, arXiv:2408.15664)."""
-    gate: Experts = submodule("ffn_gate_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
+    gate: Experts | None = submodule("ffn_gate_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
     up: Experts = submodule("ffn_up_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
     down: Experts = submodule("ffn_down_exps", shape=lambda c, i: (c.n_experts, c.dim, c.expert_dim))
-    shared: SharedExperts | None = submodule(when=lambda c, i: c.n_shared_experts > 0)
+    shared: SharedExperts | None = submodule(when=lambda c, i: c.shared_dim > 0)
+    latent_in: Linear | None = None
+    """The matrix before the chosen experts, if these have fewer inputs and outputs than the model has elements."""
+    latent_out: Linear | None = None
+    """The matrix after the chosen experts."""
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self.route(x)
-        rows = x[:, None]  # (n, 1, dim): all experts of a token get the same input
-        hidden = gated(self.activation, self.gate(rows, chosen), self.up(rows, chosen))  # (n, k, expert_dim)
-        y = (weights[:, None] @ self.down(hidden, chosen))[:, 0]
+        y = x if self.latent_in is None else self.latent_in(x)
+        y = self.combine(y, weights, chosen)
+        y = y if self.latent_out is None else self.latent_out(y)
         return y if self.shared is None else y + self.shared(x)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,16 +168,35 @@ class MixtureOfExperts(Module):
         logits = self.router(x)  # (n, n_experts)
         if cfg.gating == "softmax_of_chosen":
             chosen = logits.top_k(cfg.n_experts_used)
-            return logits.take_along(chosen).softmax() * cfg.expert_scale, chosen
-        scores = logits.sigmoid() if cfg.gating == "sigmoid" else logits.softmax()
+            return self._scaled(logits.take_along(chosen).softmax()), chosen
+        scores = _scores(logits, cfg.gating)
         choice = scores if self.correction is None else scores + self.correction
         if cfg.n_expert_groups_used < cfg.n_expert_groups:
             choice = self._exclude_other_groups(choice)
         chosen = choice.top_k(cfg.n_experts_used)
         weights = scores.take_along(chosen)
         if cfg.normalize_experts:
-            weights = weights / weights.sum(keepdims=True)
-        return (weights if cfg.expert_scale == 1.0 else weights * cfg.expert_scale), chosen
+            total = weights.sum(keepdims=True)
+            # a softmax's largest scores are never that small
+            weights = weights / (total if cfg.gating == "softmax" else total.clamp(min=_LOWEST_SUM))
+        return self._scaled(weights), chosen
+
+    def combine(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """The weighted sum of the results of the chosen experts: (n, in) to (n, out)."""
+        hidden = self.hidden(x[:, None], chosen)  # the experts of a token have the same input
+        return (weights[:, None] @ self.down(hidden, chosen))[:, 0]
+
+    def hidden(self, rows: Tensor, chosen: Tensor) -> Tensor:
+        """The hidden elements of the chosen experts: (n, 1 or k, in) to (n, k, expert_dim)."""
+        gate = None if self.gate is None else self.gate(rows, chosen)
+        return self.activate(gate, self.up(rows, chosen))
+
+    def activate(self, gate: Tensor | None, up: Tensor) -> Tensor:
+        """``activation(gate) * up``, or ``activation(up)`` without a gate: (n, k, expert_dim)."""
+        return plain(self.activation, up) if gate is None else gated(self.activation, gate, up)
+
+    def _scaled(self, weights: Tensor) -> Tensor:
+        return weights if self.config.expert_scale in (0.0, 1.0) else weights * self.config.expert_scale
 
     def _exclude_other_groups(self, choice: Tensor) -> Tensor:
         """Lower the scores of all groups except the best ones, so that their experts are never chosen. (n, n_experts).
@@ -128,10 +206,21 @@ class MixtureOfExperts(Module):
         """
         cfg = self.config
         groups = choice.reshape(-1, cfg.n_expert_groups, cfg.n_experts // cfg.n_expert_groups)
-        best = groups.top_k(2 if cfg.gating == "sigmoid" else 1)
+        best = groups.top_k(1 if cfg.gating == "softmax" else 2)
         ranks = groups.take_along(best).sum()  # (n, groups)
         lowest = ranks.take_along(ranks.top_k(cfg.n_expert_groups_used))[:, -1:]  # rank of the last group that is used
         return ops.where((ranks >= lowest)[..., None], groups, groups - _PENALTY).reshape(*choice.shape)
 
 
-_PENALTY = 1e6  # far larger than any score plus correction
+def dense_or_experts(config: Any, layer: int) -> type[Module]:
+    """Pick the MLP of a layer of a model whose config is an ExpertLayersConfig.
+
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
+    """
+    return MixtureOfExperts if config.has_experts(layer) else GatedMLP
+
+
+def _scores(logits: Tensor, gating: Gating) -> Tensor:
+    if gating == "sigmoid":
+        return logits.sigmoid()
+    return logits.softmax() if gating == "softmax" else logits.softplus().sqrt()

@@ -9,7 +9,7 @@ from hotshoe.nn.basic import Linear
 from hotshoe.nn.module import Module, submodule
 from hotshoe_core import Tensor, ops
 
-__all__ = ["MLP", "Activation", "FusedGatedMLP", "GatedMLP", "gated"]
+__all__ = ["MLP", "Activation", "FusedGatedMLP", "GatedMLP", "gated", "plain"]
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu"]
 
@@ -34,6 +34,11 @@ def gated(activation: Activation, gate: Tensor, up: Tensor) -> Tensor:
     return _GATED[activation](gate, up)
 
 
+def plain(activation: Activation, x: Tensor) -> Tensor:
+    """``activation(x)``, elementwise."""
+    return _PLAIN[activation](x)
+
+
 def _hidden(config: Any, layer: int, factor: int = 1) -> int | None:
     """Return the hidden elements of a layer's MLP; None if unknown: the file does not say, or it is in no layer."""
     return factor * config.mlp_dim[layer] or None if 0 <= layer < config.n_layers else None
@@ -55,7 +60,7 @@ class MLP(Module):
     down: Linear = submodule("ffn_down", shape=_narrow)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(_PLAIN[self.activation](self.up(x)))
+        return self.down(plain(self.activation, self.up(x)))
 
 
 class GatedMLP(Module):

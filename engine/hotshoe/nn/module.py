@@ -24,12 +24,17 @@ from hotshoe.nn.config import Config
 from hotshoe.tasks import Task
 from hotshoe_core import scope
 
-__all__ = ["Module", "Parameter", "layers", "submodule", "tensor"]
+__all__ = ["NEXTN", "Module", "Parameter", "layers", "submodule", "tensor"]
+
+NEXTN = "layers that only draft tokens (NextN)"
+_INPUT_SCALE = "scales for activations in 4 or 8 bits; hotshoe does not round activations to such types"
 
 ShapePattern = Sequence["int | None"]
 """A shape in which None stands for any size."""
 ShapeOf = Callable[[Any, int], ShapePattern]
 """``(config, layer) -> shape``: the shape that a weight must have."""
+ChooseClass = Callable[[Any, int], "type[Module]"]
+"""``(config, layer) -> class``."""
 
 
 def submodule(
@@ -38,6 +43,7 @@ def submodule(
     when: Callable[[Any, int], bool] | None = None,
     shape: ShapeOf | None = None,
     of_model: bool = False,
+    choose: ChooseClass | None = None,
 ) -> Any:
     """Declare a module inside this one. With a name, its tensors are called ``<prefix>.<name>.…`` in the file.
 
@@ -52,8 +58,9 @@ def submodule(
     when: ``(config, layer) -> bool``. If it returns False, the attribute is None and the file must not have them.
     shape: ``(config, layer) -> shape`` that the module's ``weight`` must have; None in it allows any size.
     of_model: the name has no prefix, because all layers share the module.
+    choose: ``(config, layer) -> class``, if the annotation names several classes: ``GatedMLP | MixtureOfExperts``.
     """
-    return Declaration("submodule", names, optional, shape=shape, of_model=of_model, when=when)
+    return Declaration("submodule", names, optional, shape=shape, of_model=of_model, when=when, choose=choose)
 
 
 def tensor(
@@ -74,7 +81,7 @@ def tensor(
     return Declaration("tensor", names, optional, use, shape, of_model, when)
 
 
-def layers(name: str, *, choose: Callable[[Any, int], type[Module]] | None = None) -> Any:
+def layers(name: str, *, choose: ChooseClass | None = None) -> Any:
     """Declare a list of ``config.n_layers`` modules, named ``<name>.0``, ``<name>.1``, …
 
         blocks: list[Block] = layers("blk")
@@ -119,8 +126,6 @@ class Module:
     """For embedding models and rerankers: True if a token sees only itself and earlier tokens."""
     compute_bound: ClassVar[bool] = False
     """True if the model always computes many rows at once, as encoders do. See WeightData.compute_bound."""
-    unused_tensors: ClassVar[frozenset[str]] = frozenset()
-    """Names of tensors that a model's file may hold although the model does not use them."""
     _annotated_classes: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -163,7 +168,8 @@ class Module:
                 layer = len(value) if layer < 0 else layer  # attributes declared after the layers belong to the output
             else:
                 scope_name = declared.names[0] if declared.names else ""
-                value = child_class(config, names, scope_name, child_layer)
+                chosen = self._chosen(attribute, declared, child_class, layer)
+                value = chosen(config, names, scope_name, child_layer)
                 if shape is not None:
                     value._require_shape(type(self), attribute, shape)
                 if declared.optional:
@@ -179,13 +185,17 @@ class Module:
             )  # fmt: skip
         made = []
         for i in range(n):
-            chosen = declared.choose(self.config, i) if declared.choose else layer_class
-            if not (isinstance(chosen, type) and issubclass(chosen, Module)):
-                raise definition_error(
-                    type(self), attribute, f"choose returned {chosen!r} for layer {i}; expected a subclass of Module"
-                )
+            chosen = self._chosen(attribute, declared, layer_class, i)
             made.append(chosen(self.config, (f"{name}.{i}",), f"{name}.{i}", i))
         return made
+
+    def _chosen(self, attribute: str, declared: Declaration, annotated: type[Module], layer: int) -> type[Module]:
+        chosen = declared.choose(self.config, layer) if declared.choose else annotated
+        if not (isinstance(chosen, type) and issubclass(chosen, Module)):
+            raise definition_error(
+                type(self), attribute, f"choose returned {chosen!r} for layer {layer}; expected a subclass of Module"
+            )
+        return chosen
 
     def _require_shape(self, owner: type[Module], attribute: str, shape: ShapePattern) -> None:
         weight = next((p for p in self._parameters if p.attribute == "weight"), None)
@@ -196,8 +206,16 @@ class Module:
             )  # fmt: skip
         weight.shape = shape
         for p in self._parameters:
-            if p.attribute == "bias":  # one element for each row of the weight
-                p.shape = shape[:1]
+            if p.attribute == "bias":  # one element for each row of the weight, or of each expert's
+                p.shape = shape[:2] if p.use == "add_experts" else shape[:1]
+
+    def unused_tensors(self) -> dict[str, str]:
+        """Globs of tensors that a model's file may hold although the model does not use them, and why.
+
+        A model that adds some returns ``super().unused_tensors() | {"output.weight": "it has no logits"}``.
+        """
+        first = self.config.n_layers
+        return {f"blk.{first + i}.*": NEXTN for i in range(self.config.n_nextn)} | {"*.input_scale": _INPUT_SCALE}
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter of this module and of all modules inside it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hotshoe.placement.fit import fits
@@ -45,6 +45,9 @@ class Plan:
     memory: BackendMemory
     """As ``model.memory()`` of the loaded model: the same bytes of weights and caches, and the largest graph."""
 
+    unused: Mapping[str, int] = field(default_factory=dict)
+    """The bytes of tensors that the model does not use, and which are not loaded, by the reason."""
+
     moved: tuple[str, ...] = ()
     """What was moved to other devices because it would not fit, one sentence for each time."""
 
@@ -84,6 +87,7 @@ class Plan:
             "n_ctx": self.n_ctx,
             "kv_dtype": self.kv_dtype,
             "fits": self.fits,
+            "unused": dict(self.unused),
             "moved": list(self.moved),
             "layers": [part._asdict() for part in self.parts],
             "devices": [

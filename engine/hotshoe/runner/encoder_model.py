@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotshoe.kvcache import AttentionSpec, UncachedView
+from hotshoe.kvcache import AttentionSpec, LayerSpec, UncachedView
 from hotshoe.kvcache.buckets import round_up
 from hotshoe.kvcache.cells import Reach
+from hotshoe.kvcache.spec import Part, parts_of, per_layer, storing_part
+from hotshoe.kvcache.views import SharedView
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.base import LoadedModel, ModelParts
 from hotshoe.runner.contexts import Built, ContextCache
@@ -58,7 +61,8 @@ class EncoderModel(LoadedModel):
         model: Any = parts.model
         self.causal: bool = model.causal
         """Whether each token attends only to itself and earlier tokens."""
-        self._reaches = _reaches(model) if self.causal else [None] * model.config.n_layers
+        self._spec = _spec_of(model)
+        self._attention = _attention_of(self._spec, self.causal)
         self._contexts: ContextCache[EncoderSignature] = ContextCache(self._build, _TOKENS_KEPT, _n_counted)
 
     def _finish(self, pooled: Tensor) -> Tensor:
@@ -83,7 +87,7 @@ class EncoderModel(LoadedModel):
         n = self._padded_length(int(lengths.max()))
         inside = np.arange(n) < lengths[:, None]
         feeds: dict[str, Array] = {"tokens": _padded(ids, n), "positions": np.arange(n, dtype=np.int32)}
-        for reach in dict.fromkeys(self._reaches):
+        for reach in self._reaches:
             feeds[_mask_name(reach)] = np.where(_visible(reach, inside), np.float32(0), np.float32(-np.inf))
         if types is not None:
             feeds["token_types"] = _padded(types, n)
@@ -112,11 +116,8 @@ class EncoderModel(LoadedModel):
             positions=ctx.input("positions", (n,), DType.I32),
             token_types=ctx.input("token_types", (b, n), DType.I32) if typed else None,
         )
-        masks = {
-            r: ctx.input(_mask_name(r), (b, 1, 1, n) if r is None else (b, 1, n, n))
-            for r in dict.fromkeys(self._reaches)
-        }
-        views = [UncachedView(masks[r], batch.positions) for r in self._reaches]
+        masks = {r: ctx.input(_mask_name(r), (b, 1, 1, n) if r is None else (b, 1, n, n)) for r in self._reaches}
+        views = self._views(masks, batch.positions)
         model: Any = self._model
         output: Tensor = model(batch, views)  # (b, n, dim)
         if output.ndim != 3 or output.shape[:2] != (b, n):
@@ -129,6 +130,23 @@ class EncoderModel(LoadedModel):
             output = self._finish(vectors.reshape(b, -1))
         ctx.forward(output)
         return Built(ctx, ctx.inputs, (output,))
+
+    @functools.cached_property
+    def _reaches(self) -> list[Reach | None]:
+        """How far layers attend, each once; None: to all tokens of a text."""
+        return list(
+            dict.fromkeys(_reach_of(spec, self.causal) for spec in self._attention.values() if spec.like is None)
+        )
+
+    def _views(self, masks: Mapping[Reach | None, Tensor], positions: Tensor) -> list[Any]:
+        views: dict[Part, UncachedView | SharedView] = {}
+        for part, spec in self._attention.items():
+            stored = storing_part(self._attention, part)
+            if stored == part:
+                views[part] = UncachedView(masks[_reach_of(spec, self.causal)], positions, spec.v_in_k)
+            else:
+                views[part] = SharedView(part, views[stored])
+        return per_layer(self._spec, views)
 
     def _batches(self, lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
         """Yield the indices of texts in batches of similar length, longest first.
@@ -178,11 +196,34 @@ class EncoderModel(LoadedModel):
         super()._free()
 
 
-def _reaches(model: Any) -> list[Reach | None]:
-    """Return how far each layer of a causal model attends back."""
-    cache_spec = getattr(model, "cache_spec", None)  # optional for embedding models
+def _spec_of(model: Any) -> list[LayerSpec]:
+    """Return the model's ``cache_spec``, which is optional for encoders: without it, layers attend to all tokens."""
+    cache_spec = getattr(model, "cache_spec", None)
     spec = [None] * model.config.n_layers if cache_spec is None else cache_spec()
-    return [Reach(s.window, s.chunk) if isinstance(s, AttentionSpec) else Reach() for s in spec]
+    return [AttentionSpec(1, 1) if entry is None else entry for entry in spec]
+
+
+def _attention_of(spec: Sequence[LayerSpec], causal: bool) -> dict[Part, AttentionSpec]:
+    """Return the parts of the spec. Raises ModelDefinitionError unless all are attention, as the model attends."""
+    attention: dict[Part, AttentionSpec] = {}
+    for part, kept in parts_of(spec).items():
+        if not isinstance(kept, AttentionSpec):
+            raise ModelDefinitionError(
+                f"cache_spec: layer {part} has a {type(kept).__name__}; a model that reads whole texts keeps no states"
+            )
+        attention[part] = kept
+        one_sided = (kept.window > 0 and not kept.both_sides) or kept.chunk > 0
+        if kept.both_sides if causal else one_sided:
+            raise ModelDefinitionError(
+                f"cache_spec: layer {part} has {'both_sides' if causal else 'no both_sides'}; causal is {causal}",
+                hint="causal = True: a window or a chunk ends at the token. causal = False: a window has both_sides",
+            )
+    return attention
+
+
+def _reach_of(spec: AttentionSpec, causal: bool) -> Reach | None:
+    """Return how far a layer attends; None: to all tokens of a text."""
+    return Reach(spec.window, spec.chunk, spec.both_sides) if causal or spec.window else None
 
 
 def _mask_name(reach: Reach | None) -> str:
@@ -190,14 +231,19 @@ def _mask_name(reach: Reach | None) -> str:
 
 
 def _visible(reach: Reach | None, inside: Array) -> Array:
-    """Return which tokens each token attends to: (b, 1, 1, n) without a reach; (b, 1, n, n) for causal layers."""
+    """Return which tokens each token attends to: (b, 1, 1, n) without a reach, else (b, 1, n, n)."""
     visible: Array = inside[:, None, None, :]
     if reach is None:
         return visible
     n = inside.shape[1]
     columns = np.arange(n)
-    first = np.array([reach.first_seen(i) for i in range(n)])
-    return visible & (columns <= columns[:, None]) & (columns >= first[:, None])
+    rows = columns[:, None]
+    if reach.both_sides:
+        visible = visible & (np.abs(rows - columns) <= reach.window // 2)
+    else:
+        first = np.array([[reach.first_seen(i)] for i in range(n)])
+        visible = visible & (columns <= rows) & (columns >= first)
+    return visible
 
 
 def _padded(rows: Sequence[Sequence[int]], n: int) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView
 from hotshoe.kvcache.buckets import round_up, rows_per_octave
+from hotshoe.kvcache.spec import parts_of
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import MAX_POSITION, Items, SpanRow
@@ -228,9 +229,10 @@ class TextForward:
             )
         views = self._cache.views(ctx, n, n_sequences, sizes)
         logits = self._model(batch, views)
-        for view in views:
-            if isinstance(view, StateView):
-                view.require_written()
+        for entry in views:
+            for view in entry if isinstance(entry, tuple) else (entry,):
+                if isinstance(view, StateView):
+                    view.require_written()
         k = max(1, n_outputs)
         if logits.ndim != 2 or logits.shape[0] != k:
             raise ModelDefinitionError(
@@ -254,5 +256,5 @@ class TextForward:
 
 def _n_streams(spec: Sequence[LayerSpec]) -> int:
     """Return the streams of positions that the model's RoPE takes: 0 for one position for each row."""
-    ropes = [s.rope for s in spec if isinstance(s, AttentionSpec) and s.rope is not None]
+    ropes = [s.rope for s in parts_of(spec).values() if isinstance(s, AttentionSpec) and s.rope is not None]
     return max((len(rope.sections) for rope in ropes), default=0)

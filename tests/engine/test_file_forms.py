@@ -1,0 +1,168 @@
+"""Forms that a GGUF file may have, whatever its family: each gives the logits of the plain file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe.cli import main
+from hotshoe.convert import convert
+from hotshoe_core.errors import ModelFileError, WeightsError
+from hotshoe_core.gguf import GGUFFile
+from tests.support.recorded import MODELS
+from tests.support.rewrite import Stored, rewrite
+from tests.support.text_models import device, load  # noqa: F401
+from tests.support.tiny_text import make_tiny
+
+F32 = gguf.GGMLQuantizationType.F32
+IDS = np.random.default_rng(5).integers(2, 250, 12).tolist()
+TEXT = [name for name in MODELS if name.endswith("ForCausalLM")]
+
+Edit = Callable[[dict[str, Stored]], None]
+
+
+@pytest.fixture(params=TEXT)
+def plain(request: pytest.FixtureRequest, data: Path) -> Path:
+    return data / "llamacpp" / f"{request.param}.gguf"
+
+
+def logits(path: Path, where: str = "reference") -> np.ndarray:
+    with load(path, where) as model:
+        return model.logits(IDS)
+
+
+def arch(path: Path) -> tuple[str, int]:
+    with GGUFFile(path) as file:
+        return file.architecture, file.metadata.arch.require("block_count", int)
+
+
+# NextN
+
+
+def with_nextn(plain: Path, target: Path) -> Path:
+    """The file with a drafting layer: the last layer again, and what all drafting layers have."""
+    name, n = arch(plain)
+
+    def add(tensors: dict[str, Stored]) -> None:
+        last = {key: value for key, value in tensors.items() if key.startswith(f"blk.{n - 1}.")}
+        tensors.update({key.replace(f"blk.{n - 1}.", f"blk.{n}."): value for key, value in last.items()})
+        dim = tensors["token_embd.weight"][0].shape[1]
+        tensors[f"blk.{n}.nextn.eh_proj.weight"] = (np.ones((dim, 2 * dim), np.float32), F32)
+        tensors[f"blk.{n}.nextn.enorm.weight"] = (np.ones(dim, np.float32), F32)
+
+    with GGUFFile(plain) as file:
+        arrays = {k: [*v, v[-1]] for k, v in file.metadata.arch.items() if hasattr(v, "tolist") and len(v) == n}
+    keys = {f"{name}.{key}": value for key, value in arrays.items()}
+    return rewrite(plain, target, keys | {f"{name}.block_count": n + 1, f"{name}.nextn_predict_layers": 1}, edit=add)
+
+
+def test_nextn_layers_are_passed_over(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = with_nextn(plain, tmp_path / "nextn.gguf")
+    assert np.array_equal(logits(path), logits(plain))
+    for command in ("inspect", "plan"):
+        assert main([command, str(path)]) == 0
+        assert re.search(r"layers that only draft tokens \(NextN\)", capsys.readouterr().out)
+
+
+def test_nextn_layers_are_not_counted(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = data / "llamacpp" / "LlamaForCausalLM.gguf"
+    path = with_nextn(plain, tmp_path / "nextn.gguf")
+    counts = []
+    for file in (plain, path):
+        assert main(["inspect", str(file)]) == 0
+        counts.append(re.findall(r"parameters +(.*)", capsys.readouterr().out))
+    assert counts[0] == counts[1]
+    assert hotshoe.plan_model(path).memory == hotshoe.plan_model(plain).memory
+
+
+def test_a_file_of_drafting_layers_alone_is_refused(data: Path, tmp_path: Path) -> None:
+    plain = data / "llamacpp" / "LlamaForCausalLM.gguf"
+    path = rewrite(plain, tmp_path / "x.gguf", {"llama.nextn_predict_layers": 2})
+    with pytest.raises(ModelFileError, match="2 of the file's 2 layers are drafting layers") as error:
+        load(path, "reference")
+    assert "draft tokens for a model in another file" in str(error.value.hint)
+
+
+def test_a_layer_beyond_the_drafting_ones_is_unknown(data: Path, tmp_path: Path) -> None:
+    path = with_nextn(data / "llamacpp" / "LlamaForCausalLM.gguf", tmp_path / "nextn.gguf")
+    more = rewrite(path, tmp_path / "more.gguf", add={"blk.3.attn_norm.weight": np.ones(32, np.float32)})
+    with pytest.raises(WeightsError, match=r"blk\.3\.attn_norm\.weight"):
+        load(more, "reference")
+
+
+# .scale
+
+
+def scale_every_matrix(tensors: dict[str, Stored]) -> None:
+    """Halve each matrix, and add a scale of 2; each expert has its own factor."""
+    for name, (value, kind) in list(tensors.items()):
+        stem, _, end = name.rpartition(".")
+        if end != "weight" or value.ndim < 2 or stem.endswith(("norm", "conv", "conv1d", "_k_b", "_v_b")):
+            continue
+        experts = value.ndim == 3
+        factors = 2.0 ** (np.arange(len(value)) % 3 + 1) if experts else np.array([2.0])
+        shaped = factors.astype(np.float32).reshape(-1, *[1] * (value.ndim - 1))
+        tensors[name] = ((value / shaped).astype(np.float32), kind)
+        tensors[f"{stem}.scale"] = (factors.astype(np.float32), F32)
+        tensors[f"{stem}.input_scale"] = (factors.astype(np.float32), F32)
+
+
+@pytest.mark.parametrize("where", ["reference", "cpu"])
+def test_a_scale_of_any_matrix(plain: Path, where: str, tmp_path: Path) -> None:
+    path = rewrite(plain, tmp_path / "scaled.gguf", edit=scale_every_matrix)
+    assert np.array_equal(logits(path, where), logits(plain, where))
+
+
+def test_a_scale_must_be_one_number_or_one_for_each_expert(data: Path, tmp_path: Path) -> None:
+    for model, name in (("LlamaForCausalLM", "attn_q"), ("MixtralForCausalLM", "ffn_up_exps")):
+        plain = data / "llamacpp" / f"{model}.gguf"
+        path = rewrite(plain, tmp_path / "x.gguf", add={f"blk.0.{name}.scale": np.ones(3, np.float32)})
+        with pytest.raises(WeightsError, match=rf"blk\.0\.{name}\.scale has shape \[3\]; expected \[[14]\]"):
+            load(path, "reference")
+
+
+def test_the_scale_of_the_embedding_is_not_that_of_the_output(data: Path, tmp_path: Path) -> None:
+    plain = data / "llamacpp" / "LlamaForCausalLM.gguf"
+
+    def add(tensors: dict[str, Stored]) -> None:  # the embedding has a scale, the output has its own matrix
+        value, kind = tensors["token_embd.weight"]
+        tensors["token_embd.weight"] = (value / 2, kind)
+        tensors["token_embd.scale"] = (np.full(1, 2, np.float32), F32)
+
+    path = rewrite(plain, tmp_path / "x.gguf", edit=add)
+    assert np.array_equal(logits(path), logits(plain))
+
+
+# NVFP4
+
+
+def test_nvfp4_with_scales(tmp_path: Path, device: str) -> None:  # noqa: F811
+    """4-bit floats with two levels of scales, as the converter of llama.cpp repacks them."""
+    kind = gguf.GGMLQuantizationType.NVFP4
+    folder = make_tiny("LlamaForCausalLM", tmp_path / "hf", intermediate_size=128)
+    source = convert(folder, tmp_path / "f32.gguf", "f32")
+    rng = np.random.default_rng(3)
+
+    def pack(tensors: dict[str, Stored]) -> None:
+        for name, (value, _) in list(tensors.items()):
+            if name.startswith("blk.") and value.ndim == 2:
+                blocks = rng.integers(0, 256, (value.shape[0], value.shape[1] // 64, 36), np.uint8)
+                blocks[..., :4] = rng.integers(0x20, 0x38, blocks[..., :4].shape)  # scales from 1/16 to 1/2
+                tensors[name] = (blocks.reshape(value.shape[0], -1), kind)
+                tensors[name.replace(".weight", ".scale")] = (np.full(1, 0.1, np.float32), F32)
+
+    def unpack(tensors: dict[str, Stored]) -> None:
+        for name, (value, element) in list(tensors.items()):
+            if element == kind:
+                tensors[name] = (gguf.dequantize(value, kind) * tensors.pop(name.replace(".weight", ".scale"))[0], F32)
+
+    packed = rewrite(source, tmp_path / "nvfp4.gguf", edit=pack)
+    expected = logits(rewrite(packed, tmp_path / "plain.gguf", edit=unpack))
+    error = np.abs(logits(packed, device) - expected).max() / np.abs(expected).max()
+    assert error < (1e-5 if device == "reference" else 0.03)  # the CPU's kernel rounds activations to 8 bits
