@@ -28,7 +28,13 @@ _BLOCK = re.compile(r"blk\.(\d+)\.")
 _NOT_WEIGHTS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".position_ids", ".token_type_ids")
 # matrices that engines read as f32. A quantized router would choose other experts.
 _FULL_PRECISION = (
-    *("_norm.weight", ".ffn_gate_inp.weight", ".ssm_conv1d.weight", ".shortconv.conv.weight"),
+    *(
+        "_norm.weight",
+        ".ffn_gate_inp.weight",
+        ".ffn_gate_inp_shexp.weight",
+        ".ssm_conv1d.weight",
+        ".shortconv.conv.weight",
+    ),
     *("position_embd.weight", "token_types.weight"),
 )
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, plus, read_rope, read_sizes
+from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, minus_exp, plus, read_rope, read_sizes
 
 if TYPE_CHECKING:
     from hotshoe.convert import Array, Checkpoint, FileLayout, ModelSizes, Rope
 
-__all__ = ["NORMS", "delta_keys", "describe"]
+__all__ = ["NORMS", "delta_keys", "describe", "mixture_keys"]
 
 _KINDS = ("linear_attention", "full_attention")
 # checkpoints store the weights of these norms less 1
@@ -24,8 +24,9 @@ NORMS = ("attn_norm", "post_attention_norm", "attn_q_norm", "attn_k_norm", "outp
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint = checkpoint.text("model.visual.")
-    sizes, rope = read_sizes(checkpoint, head_dim=256), read_rope(checkpoint, "linear", "yarn")
-    keys = sizes.keys() | delta_keys(checkpoint, sizes, rope)
+    experts = checkpoint.config.get("num_experts") is not None
+    sizes, rope = read_sizes(checkpoint, head_dim=256, dense=not experts), read_rope(checkpoint, "linear", "yarn")
+    keys = sizes.keys() | delta_keys(checkpoint, sizes, rope) | (mixture_keys(checkpoint, used=8) if experts else {})
     keys["rope.dimension_sections"] = [*rope.settings.get("mrope_section", [11, 11, 10]), 0]
     heads, groups, n_keys = (keys[f"ssm.{n}"] for n in ("time_step_rank", "group_count", "state_size"))
 
@@ -44,7 +45,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     }
     names = {"layers.post_attention_layernorm": "post_attention_norm"}
     rules = Rules(names=names, recipes=recipes, ignored=("mtp.",))  # those layers only draft tokens
-    return make_layout(checkpoint, "qwen35", keys | rope.keys(), rules, vocab=sizes.vocab)
+    return make_layout(checkpoint, "qwen35moe" if experts else "qwen35", keys | rope.keys(), rules, vocab=sizes.vocab)
 
 
 def delta_keys(checkpoint: Checkpoint, sizes: ModelSizes, rope: Rope) -> dict[str, Any]:
@@ -69,4 +70,12 @@ def delta_keys(checkpoint: Checkpoint, sizes: ModelSizes, rope: Rope) -> dict[st
         "attention.recurrent_layers": [kind == _KINDS[0] for kind in kinds],
         "full_attention_interval": interval,
         "rope.dimension_count": int(sizes.head_dim * share),
+    }
+
+
+def mixture_keys(checkpoint: Checkpoint, *, used: int) -> dict[str, Any]:
+    """The keys of the experts. ``used``: the default of num_experts_per_tok."""
+    return expert_keys(checkpoint, "num_experts", used=used) | {
+        "expert_feed_forward_length": checkpoint.integer("moe_intermediate_size", 512),
+        "expert_shared_feed_forward_length": checkpoint.integer("shared_expert_intermediate_size", 512),
     }

@@ -12,7 +12,7 @@ from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
 from hotshoe.nn import GatedMLP, Linear, RMSNorm, TextConfig, key, layers, rope_key, submodule
 from hotshoe.nn.batch import Batch
-from hotshoe.nn.mixers import GatedDelta, StateSpace, ssm_key
+from hotshoe.nn.mixers import GatedDelta, StateSpace, recurrent_key, ssm_key
 from hotshoe_core import Tensor, ops
 from hotshoe_core.ops import RoPE
 
@@ -22,11 +22,7 @@ class Config(TextConfig):
     rope: RoPE = rope_key(sections="interleaved")
     ssm: StateSpace = ssm_key()
     interval: int = key("full_attention_interval", default=4, minimum=1)
-    recurrent: tuple[bool, ...] = key(
-        "attention.recurrent_layers",
-        per_layer=True,
-        default=lambda c: tuple((i + 1) % c.interval > 0 for i in range(c.n_layers)),
-    )
+    recurrent: tuple[bool, ...] = recurrent_key()
 
 
 class Attention(nn.NormedAttention):
@@ -50,23 +46,15 @@ class DeltaNet(GatedDelta):
     tiled = True
 
 
-class AttentionBlock(nn.PreNormBlock):
-    attention: Attention = submodule()
-    mlp_norm: RMSNorm = submodule("post_attention_norm", shape=lambda c, i: (c.dim,))
-    mlp: GatedMLP = submodule()
-
-
-class DeltaBlock(nn.PreNormBlock):
-    attention: DeltaNet = submodule()  # in the place of attention
+class Block(nn.PreNormBlock):
+    attention: Attention | DeltaNet = submodule(choose=lambda c, i: DeltaNet if c.recurrent[i] else Attention)
     mlp_norm: RMSNorm = submodule("post_attention_norm", shape=lambda c, i: (c.dim,))
     mlp: GatedMLP = submodule()
 
 
 class Model(nn.Decoder):
     config: Config
-    blocks: list[AttentionBlock | DeltaBlock] = layers(
-        "blk", choose=lambda config, i: DeltaBlock if config.recurrent[i] else AttentionBlock
-    )
+    blocks: list[Block] = layers("blk")
 
 
 family = Family(Model)
