@@ -34,6 +34,9 @@ class Model(nn.Decoder):
     config: nn.TextConfig
     blocks: list[Block] = nn.layers("blk")
 
+    def unused_keys(self) -> dict[str, str]:
+        return {"spice": "for the taste only"}
+
 
 family = Family(Model)
 

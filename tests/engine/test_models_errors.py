@@ -292,7 +292,7 @@ def changed(data: Path, tmp_path: Path, name: str = "LlamaForCausalLM", **metada
             r"block_count': the metadata says 5 layers, but the file has tensors of 2",
         ),
         (
-            {"attention__key_length": 4_000_000},
+            {"attention__key_length": 4_000_000, "attention__value_length": 4_000_000},
             WeightsError,
             r"attn_\w+\.weight has shape \[\d+, \d+\]; expected .* 16000000",
         ),

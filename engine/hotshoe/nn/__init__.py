@@ -10,7 +10,7 @@ from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, ke
 from hotshoe.nn.decoder import Backbone, Block, Decoder, PreNormBlock
 from hotshoe.nn.mlp import MLP, FusedGatedMLP, GatedMLP
 from hotshoe.nn.module import Module, layers, submodule, tensor
-from hotshoe.nn.rope import rope_from
+from hotshoe.nn.rope import rope_from, yarn_magnitude
 
 if TYPE_CHECKING:
     from hotshoe.nn.experts import (
@@ -61,6 +61,7 @@ __all__ = [
     "rope_key",
     "submodule",
     "tensor",
+    "yarn_magnitude",
 ]
 
 _EXPERTS = (  # imported on first use

@@ -69,22 +69,15 @@ def derived(get: Callable[[Metadata, SimpleNamespace, Any], Any]) -> Any:
     return field(metadata={_GET: get})
 
 
-def rope_key(
-    *,
-    interleaved: bool = False,
-    base: float = 10000.0,
-    sections: typing.Literal["", "contiguous", "interleaved"] = "",
-) -> Any:
+def rope_key(*, interleaved: bool = False, base: float = 10000.0, **options: Any) -> Any:
     """Declare a field for the file's RoPE over ``head_dim`` elements.
 
     interleaved: how the architecture pairs elements: (2i, 2i + 1) if true, else (i, i + dim / 2).
     base: the frequency base, if the file does not give one.
-    sections: the layout of the sections, if tokens have several positions (RoPE.section_layout).
+    options: ``sections`` and ``magnitude``, as ``rope_from`` takes them.
     """
     return derived(
-        lambda metadata, found, _: rope_from(
-            metadata, found.head_dim, interleaved=interleaved, base=base, sections=sections
-        )
+        lambda metadata, found, _: rope_from(metadata, found.head_dim, interleaved=interleaved, base=base, **options)
     )
 
 

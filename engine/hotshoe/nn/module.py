@@ -209,6 +209,13 @@ class Module:
             if p.attribute == "bias":  # one element for each row of the weight, or of each expert's
                 p.shape = shape[:2] if p.use == "add_experts" else shape[:1]
 
+    def unused_keys(self) -> dict[str, str]:
+        """The keys ``<architecture>.<name>`` of the file that change nothing in this model, by name, and why.
+
+        Any other key that no code reads makes loading fail, unless hotshoe.unread_keys lists it.
+        """
+        return {}
+
     def unused_tensors(self) -> dict[str, str]:
         """Globs of tensors that a model's file may hold although the model does not use them, and why.
 
