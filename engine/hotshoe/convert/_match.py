@@ -11,6 +11,7 @@ import numpy as np
 
 from hotshoe.convert._layout import TensorLayout
 from hotshoe.convert._names import Names, NameTable, other_expert, without_wrappers
+from hotshoe.nn._choose_forms import choose_forms
 from hotshoe_core.errors import ConversionError, did_you_mean
 
 if TYPE_CHECKING:
@@ -102,8 +103,11 @@ def match_tensors(checkpoint: Checkpoint, model: Module, rules: Rules) -> tuple[
 class _Matcher:
     def __init__(self, checkpoint: Checkpoint, model: Module, rules: Rules) -> None:
         self.checkpoint, self.rules = checkpoint, rules
+        self.names = NameTable(rules.names, checkpoint.tensors)
         unused = [name for name in model.unused_tensors() if "*" not in name]
         self.declared = {*unused, *(name for p in model.parameters() for name in p.names)}
+        shapes = {target: t.shape for name, t in checkpoint.tensors.items() for target in self.names.in_file(name)[0]}
+        choose_forms(model, shapes)
         self.parameters = [p for p in model.parameters() if not p.optional or _in_layer(p.names[0]) in rules.required]
         self.wanted: dict[str, Parameter | None] = dict.fromkeys(unused)
         for p in reversed(self.parameters):  # the first that declares a name has it
@@ -116,7 +120,7 @@ class _Matcher:
     def find(self) -> None:
         """Find the sources. Raises ConversionError if tensors are missing, unknown or duplicate."""
         self._check_rules()
-        names = NameTable(self.rules.names, self.checkpoint.tensors)
+        names = self.names
         # a prefix that consists of wrappers, such as "encoder.", has nothing without them
         ignored = tuple(filter(None, map(without_wrappers, self.rules.ignored)))
         extra = []

@@ -43,8 +43,11 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "ssm_a": Recipe(lambda v: minus_exp(tile(v))),
         "ssm_out.weight": Recipe(lambda v: tile(v.T).T),
     }
-    names = {"layers.post_attention_layernorm": "post_attention_norm"}
-    rules = Rules(names=names, recipes=recipes, ignored=("mtp.",))  # those layers only draft tokens
+    rules = Rules(
+        names={"layers.post_attention_layernorm": "post_attention_norm"},
+        recipes=recipes,
+        ignored=("mtp.",),  # layers that only draft tokens
+    )
     return make_layout(checkpoint, "qwen35moe" if experts else "qwen35", keys | rope.keys(), rules, vocab=sizes.vocab)
 
 
