@@ -13,7 +13,7 @@ from hotshoe.kvcache import AttentionView
 from hotshoe.nn import GatedMLP, Linear, RMSNorm, TextConfig, key, layers, rope_key, submodule
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.mixers import GatedDelta, StateSpace, recurrent_key, ssm_key
-from hotshoe_core import Tensor, ops
+from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 
 
@@ -26,19 +26,27 @@ class Config(TextConfig):
 
 
 class Attention(nn.NormedAttention):
-    """The rows of ``attn_q`` are, for each head, a query and then the gate of its output."""
+    """The rows of ``attn_q`` are, for each head, a query and then the gate of its result."""
 
     q: Linear = submodule("attn_q", shape=lambda c, i: (2 * c.n_heads[i] * c.head_dim, c.dim))
+    qkv: Linear | None = submodule(
+        "attn_qkv",
+        instead_of=("q", "k", "v"),
+        shape=lambda c, i: (2 * (c.n_heads[i] + c.n_kv_heads[i]) * c.head_dim, c.dim),
+    )
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.qkv is None:
+            return super().project(x)
+        q, kv, dim = 2 * self.n_heads, self.n_kv_heads, self.head_dim
+        whole = self.qkv(x).reshape(*x.shape[:-1], q + 2 * kv, dim)
+        queries = whole[..., :q, :].reshape(*x.shape[:-1], self.n_heads, 2 * dim)
+        return queries, whole[..., q : q + kv, :], whole[..., q + kv :, :]
 
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
-        def heads(y: Tensor, n: int) -> Tensor:
-            return y.reshape(*x.shape[:-1], n, -1)
-
-        q, gate = heads(self.q(x), self.n_heads).chunk(2)
-        q, k = self.q_norm(q), self.k_norm(heads(self.k(x), self.n_kv_heads))
-        q, k = (ops.rope(y, batch.positions, config=self.rope) for y in (q, k))
-        k, v = view.update(k, heads(self.v(x), self.n_kv_heads))
-        y = ops.attention(q, k, v, view.mask, scale=self.scale)
+        q, k, v = self.project(x)
+        q, gate = q.chunk(2)  # each (n, heads, head_dim)
+        y = self.attend(q, k, v, batch, view)
         return self.out((y * gate.sigmoid()).reshape(*x.shape[:-1], -1))
 
 
@@ -46,9 +54,12 @@ class DeltaNet(GatedDelta):
     tiled = True
 
 
-class Block(nn.PreNormBlock):
+class HybridBlock(nn.TransformerBlock):
     attention: Attention | DeltaNet = submodule(choose=lambda c, i: DeltaNet if c.recurrent[i] else Attention)
     mlp_norm: RMSNorm = submodule("post_attention_norm", shape=lambda c, i: (c.dim,))
+
+
+class Block(HybridBlock):
     mlp: GatedMLP = submodule()
 
 

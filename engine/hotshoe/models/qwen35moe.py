@@ -24,7 +24,7 @@ class Mixture(MixtureOfExperts):
     shared: GatedSharedExperts = submodule()
 
 
-class Block(qwen35.Block):
+class Block(qwen35.HybridBlock):
     mlp: Mixture = submodule()
 
 
