@@ -3,8 +3,8 @@
     PYTHON benchmarks/engines.py hotshoe|llama.cpp|mlx-lm '{"file": "F.gguf", "threads": 2, "n_ctx": 545, …}'
 
 Runs under any Python that has the engine; it needs only the engine, NumPy and the standard library. A call is
-``["prompt", 512]``, ``["decode", 512, 32]``, ``["many", 128, 32]`` or ``["start", 512, 32]``. The answer has a number
-for each measured value.
+``["prompt", 512]``, ``["fresh", 512]``, ``["decode", 512, 32]``, ``["many", 128, 32]`` or ``["start", 512, 32]``. The
+answer has a number for each measured value.
 """
 
 from __future__ import annotations
@@ -103,14 +103,24 @@ class LlamaCpp:
         flash: bool = True,
         repack: bool = True,
         kv_dtype: str = "f16",
+        library: str | None = None,
     ) -> None:
+        """library: the path of a device's library, such as libggml-cuda.so; all layers are then on its device."""
         import llama_cpp as l
 
         self.l: Any = l
         self.quiet = l.llama_log_callback(lambda *_: None)
         l.llama_log_set(self.quiet, None)
+        if library:
+            from llama_cpp import _ggml
+
+            load = _ggml.libggml.ggml_backend_load
+            load.argtypes, load.restype = [ctypes.c_char_p], ctypes.c_void_p
+            if not load(library.encode()):
+                raise SystemExit(f"llama.cpp's ggml does not load {library}")
         l.llama_backend_init()
         of_model: Any = l.llama_model_default_params()
+        of_model.n_gpu_layers = 999 if library else 0
         of_model.use_extra_bufts = repack
         params: Any = l.llama_context_default_params()
         params.n_ctx, params.n_seq_max = sequences * n_ctx, sequences
@@ -253,11 +263,15 @@ def main() -> int:
     del sys.path[0]  # this folder: the mlx_lm in it is not the package
     kind, options = ENGINES[sys.argv[1]], json.loads(sys.argv[2])
     engine: Any = kind(**options)
+    loaded = clock()
     for line in sys.stdin:
         name, *sizes = json.loads(line)
-        if name == "start":
+        if name == "fresh":
             engine.first()
-            answer = {"first": clock() - start}
+            answer = {"fresh": engine.prompt(*sizes)["prompt"]}
+        elif name == "start":
+            engine.first()
+            answer = {"first": clock() - start, "load": loaded - start}
             engine.prompt(sizes[0])
             engine.decode(*sizes)
             answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

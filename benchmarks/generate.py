@@ -3,23 +3,28 @@
     python benchmarks/generate.py [--shape 0.5b|1b|3b|8b|moe|moe64] [--dtypes q4_0,q4_k_m] [--file FILE]
                                   [--folder DIR]
                                   [--prompts 32,512] [--depths 512] [--sequences 8] [--steps 32] [--rounds 5]
-                                  [--kv-dtype f16] [--threads N] [--llama-python PYTHON] [--ik-bench PATH] [--json]
+                                  [--kv-dtype f16] [--threads N] [--device cpu] [--fresh 8192]
+                                  [--llama-python PYTHON] [--llama-library FILE] [--ik-bench PATH] [--json]
 
 Without --file, the program makes files of random weights (benchmarks/synthetic.py), and keeps them in --folder if it
 is given. --llama-python names an interpreter that has llama-cpp-python, built natively (CMAKE_ARGS=-DGGML_NATIVE=ON).
 --ik-bench names ik_llama.cpp's llama-bench, with llama-batched-bench next to it for several sequences. Without these
-two, only hotshoe is measured. Each engine in each setting has a process of its own. They take turns, so that a slow
-moment of the machine affects all of them, after one or two turns to warm up.
+two, only hotshoe is measured. --device is hotshoe's; on another device than the CPU, --llama-library names the library
+with which llama.cpp opens the same one, such as the plugin's libggml-cuda.so. Each engine in each setting has a process
+of its own. They take turns, so that a slow moment of the machine affects all of them, after one or two turns to warm
+up.
 
 A peer is measured in several settings (benchmarks/peers.py); for each line the setting with the best median counts. A
 setting that is a quarter slower while warming up is left out of the line. Prints medians and ranges. Ratios are taken
 round by round: above 1.0, hotshoe is better. --json has every value of every setting.
 
 prompt N     tokens/s of a prompt of N tokens
-decode @N    tokens/s of --steps tokens after N tokens, one by one; the weights read in a second, and their share of
-             what benchmarks/bandwidth.py reads right afterwards
+fresh N      the same for the first long prompt of a process: with the time to build its graphs
+decode @N    tokens/s of --steps tokens after N tokens, one by one; the weights read in a second and, on the CPU, their
+             share of what benchmarks/bandwidth.py reads right afterwards
 x8 @N        tokens/s of 8 sequences together, after --each tokens of each
 first        seconds from the start of the imports to the first token of a text, in a new process
+load         seconds of that until the model is loaded
 peak         the largest resident size of that process, which then also reads a prompt and decodes
 generate     the speed of generate() (sampling with the default filters, text, stop texts), relative to the plain loop
 """
@@ -41,10 +46,22 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bandwidth import bandwidth
-from peers import LONG, Answer, Contender, Job, Measure, MeasureError, Setting, is_long, settings, spread
+from peers import (
+    LONG,
+    NEW_PROCESS,
+    Answer,
+    Contender,
+    Job,
+    Measure,
+    MeasureError,
+    Setting,
+    is_long,
+    settings,
+    spread,
+)
 from synthetic import DTYPES, SHAPES, make
 
-LESS_IS_BETTER = ("first", "peak")
+LESS_IS_BETTER = ("first", "load", "peak")
 BEHIND = 0.75
 """A setting that is slower than this share of the best one while warming up is not measured again."""
 FAR_BEHIND = 0.5
@@ -130,11 +147,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-start", action="store_true", help="leave out first, peak and generate")
     parser.add_argument("--kv-dtype", default="f16", help="the type of all caches, such as q8_0")
     parser.add_argument("--threads", type=_count, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", default="cpu", help="hotshoe's device, such as cuda:0")
+    parser.add_argument("--fresh", type=_counts, default=[], help="lengths of prompts that a new process reads first")
     parser.add_argument("--llama-python", metavar="PYTHON")
+    parser.add_argument("--llama-library", metavar="FILE", help="the device's library, for llama.cpp")
     parser.add_argument("--ik-bench", metavar="PATH")
     parser.add_argument("--json", action="store_true", help="for machines; the table goes to stderr")
     args = parser.parse_args()
-    for path in filter(None, (args.file, args.ik_bench)):
+    for path in filter(None, (args.file, args.ik_bench, args.llama_library)):
         if not Path(path).is_file():
             parser.error(f"{path}: no such file")
     return args
@@ -176,7 +196,7 @@ def files(args: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Path]]
 
 def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
     """Each line of the table, when it is finished."""
-    engines = settings(args.llama_python, args.ik_bench)
+    engines = settings(args.llama_python, args.ik_bench, args.device, args.llama_library)
 
     def turns(job: Job, *wanted: tuple[str, Measure]) -> Iterator[Line]:
         with ExitStack() as open_ones:
@@ -185,11 +205,14 @@ def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
                 knowing = {s: contender for s, contender in opened.items() if measure[0] in s.measures}
                 rounds = args.long_rounds if is_long(measure) else args.rounds
                 for line in take_turns(name, measure, knowing, rounds):
-                    line.bandwidth = bandwidth(args.threads) if line.kind == "decode" else None
+                    on_cpu = args.device == "cpu"
+                    line.bandwidth = bandwidth(args.threads) if on_cpu and line.kind == "decode" else None
                     yield line
 
-    n_ctx = max([*args.prompts, *(depth + args.steps for depth in args.depths)], default=0) + 1
-    single: list[tuple[str, Measure]] = [(f"prompt {n}", ["prompt", n]) for n in args.prompts]
+    n_ctx = max([*args.prompts, *args.fresh, *(depth + args.steps for depth in args.depths)], default=0) + 1
+    n_ctx = max(n_ctx, 65) if args.fresh else n_ctx  # the text of "first" also needs some tokens
+    single: list[tuple[str, Measure]] = [(f"fresh {n}", ["fresh", n]) for n in args.fresh]
+    single += [(f"prompt {n}", ["prompt", n]) for n in args.prompts]
     single += [(f"decode @{depth}", ["decode", depth, args.steps]) for depth in args.depths]
     if single:
         yield from turns(Job(path, args.threads, n_ctx, kv_dtype=args.kv_dtype), *single)
@@ -208,7 +231,7 @@ def take_turns(name: str, measure: Measure, contenders: Mapping[Setting, Contend
     warm: dict[Setting, Answer] = {}
     failed: dict[Setting, str] = {}
     going_on = list(contenders)
-    for _ in range(1 if measure[0] == "start" or is_long(measure) else 2):  # the first touches new pages
+    for _ in range(1 if measure[0] in NEW_PROCESS or is_long(measure) else 2):  # the first touches new pages
         for setting in going_on:
             try:
                 warm[setting] = contenders[setting].ask(measure)

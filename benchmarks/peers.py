@@ -1,7 +1,7 @@
 """The engines that benchmarks/generate.py compares, with their settings, and how each is measured.
 
-A measure is a list as benchmarks/engines.py takes it: ["prompt", tokens], ["decode", depth, steps], ["many", depth,
-steps], ["start", depth, steps], ["generate", depth, steps]. Only one engine computes at a time.
+A measure is a list as benchmarks/engines.py takes it: ["prompt", tokens], ["fresh", tokens], ["decode", depth, steps],
+["many", depth, steps], ["start", depth, steps], ["generate", depth, steps]. Only one engine computes at a time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from typing import Any, Protocol
 
 Measure = Sequence[Any]
 Answer = Mapping[str, Any]
+NEW_PROCESS = ("start", "fresh")
+"""Measures that use a process of their own."""
 LONG = 2048
 """From this number of tokens on a measure is long: it runs fewer times, and warms itself up."""
 
 
 def is_long(measure: Measure) -> bool:
     """Whether it reads LONG tokens or more."""
-    return measure[0] in ("prompt", "decode") and int(measure[1]) >= LONG
+    return measure[0] in ("prompt", "fresh", "decode") and int(measure[1]) >= LONG
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -81,16 +83,23 @@ class Setting:
         return Worker([*self.how, self.engine], {**job.arguments(), **self.options})
 
 
-def settings(llama_python: str | None, ik_bench: str | None) -> list[Setting]:
-    """hotshoe and the given peers, each in all settings that are tried; the best one counts."""
+def settings(
+    llama_python: str | None, ik_bench: str | None, device: str = "cpu", library: str | None = None
+) -> list[Setting]:
+    """hotshoe and the given peers, each in all settings that are tried; the best one counts.
+
+    device: hotshoe's. library: the file with which llama.cpp's ggml opens the same device.
+    """
     worker = str(Path(__file__).with_name("engines.py"))
     common = frozenset({"prompt", "decode", "many"})
-    found = [Setting("hotshoe", "", common | {"start", "generate"}, (sys.executable, worker))]
+    new = frozenset(NEW_PROCESS)
+    ours = {"device": device}
+    found = [Setting("hotshoe", "", common | new | {"generate"}, (sys.executable, worker), ours)]
     if llama_python:
-        for flash, repack in itertools.product((True, False), repeat=2):
-            name = f"flash attention {_on(flash)}, repack {_on(repack)}"
-            options = {"flash": flash, "repack": repack}
-            found.append(Setting("llama.cpp", name, common | {"start"}, (llama_python, worker), options))
+        for flash, repack in itertools.product((True, False), (False,) if library else (True, False)):
+            name = f"flash attention {_on(flash)}" + ("" if library else f", repack {_on(repack)}")
+            options = {"flash": flash, "repack": repack, "library": library}
+            found.append(Setting("llama.cpp", name, common | new, (llama_python, worker), options))
     if ik_bench:
         many = {"many"} if batched_bench(Path(ik_bench)).exists() else set()
         for repack in (False, True):
@@ -109,14 +118,14 @@ def batched_bench(llama_bench: Path) -> Path:
 
 
 class Worker:
-    """A process that loads the file once and then measures on request. The measure "start" uses a new process."""
+    """A process that loads the file once and then measures on request. A measure of NEW_PROCESS uses a new one."""
 
     def __init__(self, command: Sequence[str], arguments: Mapping[str, Any]) -> None:
         self.command = [*command, json.dumps(arguments)]
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, measure: Measure) -> Answer:
-        if measure[0] == "start":
+        if measure[0] in NEW_PROCESS:
             self.close()
         time.sleep(0.1)  # threads of the previous engine spin for a while before they sleep
         if not self.process:
@@ -132,7 +141,7 @@ class Worker:
         except (OSError, ValueError) as error:  # a broken pipe, or a line that is not JSON
             self.process.kill()
             raise MeasureError(self._why(measure[0])) from error
-        if measure[0] == "start":
+        if measure[0] in NEW_PROCESS:
             self.close()
         return answer
 

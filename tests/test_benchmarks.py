@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import hotshoe
-from benchmarks import embed, generate, synthetic
+from benchmarks import embed, generate, gpu, synthetic
 from tools.record_mixes import NARROW
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,7 +82,7 @@ for line in sys.stdin:
         sys.exit("no room for several sequences")
     turn += 1
     speed = turn * (100 if options["flash"] else 10) * (1 if options["repack"] else 0.8)
-    answer = {{"first": 1 / speed, "peak": speed}} if name == "start" else {{name: speed}}
+    answer = {{"first": 1 / speed, "load": 1 / speed, "peak": speed}} if name == "start" else {{name: speed}}
     print(json.dumps(answer), flush=True)
 """
 FAKE_BENCH = """#!{python}
@@ -123,8 +124,8 @@ def run(tiny: Path, *options: str) -> tuple[dict[str, Any], str]:
 
 
 def test_hotshoe_alone(tiny: Path) -> None:
-    lines, table = run(tiny)
-    assert list(lines) == ["prompt 8", "decode @4", "x2 @4", "first", "peak", "generate"]
+    lines, table = run(tiny, "--fresh", "6")
+    assert list(lines) == ["fresh 6", "prompt 8", "decode @4", "x2 @4", "first", "load", "peak", "generate"]
     for name, line in lines.items():
         [values] = line["values"]["hotshoe"].values()
         assert len(values) == 2
@@ -251,3 +252,55 @@ def test_embeddings_are_compared_with_the_fastest_peer(
     assert ours["ratio"]["median"] == pytest.approx(ours["texts_per_second"]["median"] / 1000)
     assert rows["PyTorch bf16"]["least_cosine"] == 1
     assert ours["least_cosine"] < 0.5, "a made-up vector"
+
+
+# --- the first run on a GPU ----------------------------------------------------------------------------
+
+
+def step(name: str, code: str) -> gpu.Step:
+    return gpu.Step(name, [sys.executable, "-c", code], 30, json.loads)
+
+
+def test_a_step_that_hangs_or_dies_costs_only_itself(tmp_path: Path) -> None:
+    good = gpu.run(step("good", "print('{\"a\": 1}')"), 30, tmp_path)
+    assert (good["status"], good["result"]) == ("finished", {"a": 1})
+    hangs = "import subprocess, sys; print('half', flush=True); subprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
+    slow = gpu.run(step("slow", hangs), 1.5, tmp_path)
+    assert slow["status"] == "took too long"
+    assert slow["output"].startswith("half")
+    dead = gpu.run(step("dead", "import os, sys; print('why', file=sys.stderr, flush=True); os.abort()"), 30, tmp_path)
+    assert dead["status"] == "ended with code -6"
+    assert "why" in (tmp_path / "dead.log").read_text()
+    assert gpu.run(step("mute", ""), 30, tmp_path)["status"].startswith("printed no result")
+    assert gpu.run(step("late", "print(1)"), 0.5, tmp_path)["status"] == "had no time left"
+
+
+def test_what_a_device_did_is_summed_up() -> None:
+    events = [(0.0, 1e-5, "a"), (1e-5, 2e-5, "b"), (1e-4, 1e-5, "a"), (1.01e-4, 5e-6, "copy")]  # one gap; one overlap
+    found = gpu.activity(events, 2)
+    assert found["summary"] == {
+        "busy": "36%",
+        "kernels a token": 2,
+        "gaps a token": 0.5,
+        "microseconds of gaps a token": 35,
+    }
+    assert found["microseconds a token"] == pytest.approx({"a": 10, "b": 10, "copy": 2.5})
+    assert "skipped" in gpu.activity([], 2)
+
+
+def test_a_gpu_run_of_small_steps(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests" / "data" / "llamacpp" / "Qwen3ForCausalLM.gguf", tmp_path)
+    shutil.copy(ROOT / "tests" / "data" / "llamacpp" / "Qwen3Embedding.gguf", tmp_path)
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--device", "cpu", "--steps", "facts,families"]
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [*command, "--families", str(tmp_path), "--out", str(out)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((out / "results.json").read_text())["steps"]
+    assert found["facts"]["result"]["device"].startswith("cpu: ")
+    assert found["families"]["result"]["Qwen3ForCausalLM.gguf"] == {"largest": 0.0, "fallbacks": []}
+    assert "families  Qwen3Embedding.gguf" in done.stdout
+    wrong = subprocess.run([*command[:-1], "fact"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "unknown step fact" in wrong.stderr

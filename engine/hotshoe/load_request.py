@@ -17,6 +17,7 @@ from hotshoe.runner.base import ModelParts
 from hotshoe.runner.params import RunnerParams
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer
+from hotshoe.unread_keys import check_all_read
 from hotshoe_core import BackendParams
 from hotshoe_core.errors import (
     ModelDefinitionError,
@@ -90,6 +91,7 @@ class LoadRequest:
             _require_cache_spec(model_class)
             config = dataclasses.replace(config, n_ctx=_context(file, model_class, config.n_ctx, n_ctx))
             check_layers(file, config.n_layers)
+            check_all_read(file.metadata, model_class(config))
         except BaseException:
             file.close()
             raise

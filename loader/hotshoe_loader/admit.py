@@ -9,6 +9,7 @@ from typing import Any
 
 from hotshoe_loader.activate import UsableProvider, imported_version
 from hotshoe_loader.cache import Cache
+from hotshoe_loader.catalog import RPC
 from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.ggml.file_names import LibraryCandidate
 from hotshoe_loader.ggml.verdicts import library_verdicts, refuse_other_ggml
@@ -17,6 +18,7 @@ from hotshoe_loader.names import Names
 from hotshoe_loader.policy import Policy
 from hotshoe_loader.probe import Probed
 from hotshoe_loader.report import ProviderReport
+from hotshoe_loader.servers import silent_servers
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 from hotshoe_loader.vet import facts_about
 
@@ -94,9 +96,11 @@ def _admit(
     devices, dropped = names.take_devices(report.devices, plugin, policy)
     names.take_provider(name, plugin)
     reason = f"offers {', '.join(device.name for device in devices)}"
-    if dropped := [*report.dropped, *dropped]:
+    failed = [*report.dropped, *silent_servers(devices)] if name == RPC.provider else report.dropped
+    if dropped := [*(rejected.reason for rejected in failed), *dropped]:
         details["dropped"] = dropped
         reason += f"; not used: {'; '.join(dropped)}"
+    hint = next((rejected.hint for rejected in failed if rejected.hint), None)
     version = imported_version(plugin)
     if version is not None and version != plugin.version:
         reason += f"; version {version} stays in this process until it ends"
@@ -109,7 +113,7 @@ def _admit(
         details |= {"score": score} if score is not None else {}
     forget = partial(store.drop, job)
     usable = UsableProvider(name, tuple(devices), plugin, library, report.files, job.ggml, job.driven_backend, forget)
-    return usable, Verdict(name, "plugin", Outcome.AVAILABLE, reason, None, plugin.origin, report.elapsed, details)
+    return usable, Verdict(name, "plugin", Outcome.AVAILABLE, reason, hint, plugin.origin, report.elapsed, details)
 
 
 def _probe_facts(probed: Probed) -> dict[str, Any]:

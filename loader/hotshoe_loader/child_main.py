@@ -19,7 +19,7 @@ __all__ = ["main"]
 def main(data: dict[str, Any]) -> None:
     """Probe one plugin, and end the process. The start-up code of child_process sets ``sys.path`` before the call.
 
-    data: "job" (see ``Job.to_json``) and "limit", the seconds it may take.
+    data: "job" (see ``Job.to_json``) and "limit", the seconds that a step may take.
     """
     # What the plugin prints goes to stderr. Only this function writes to the pipe that was stdout.
     channel = os.dup(1)
@@ -27,7 +27,7 @@ def main(data: dict[str, Any]) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    _limit_process(data["limit"])
+    _limit_process()
 
     def send(message: dict[str, Any]) -> None:
         line = memoryview(json.dumps(message).encode() + b"\n")
@@ -35,6 +35,8 @@ def main(data: dict[str, Any]) -> None:
             line = line[os.write(channel, line) :]
 
     def announce(step: str, doing: str) -> None:
+        if sys.platform != "win32":
+            signal.setitimer(signal.ITIMER_REAL, 2 * data["limit"] + 30)  # SIGALRM ends it if the parent does not
         send({"step": step, "doing": doing})
 
     # Import NumPy and core's contract now, because the plugin's time limit starts after this import.
@@ -53,7 +55,7 @@ def main(data: dict[str, Any]) -> None:
     os._exit(0)
 
 
-def _limit_process(limit: float) -> None:
+def _limit_process() -> None:
     """Set limits that hold even if the parent process has ended."""
     if sys.platform == "win32":
         return
@@ -61,7 +63,6 @@ def _limit_process(limit: float) -> None:
 
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no core file
-    signal.setitimer(signal.ITIMER_REAL, 2 * limit + 30)  # SIGALRM ends the process if the parent does not
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # if memory runs out, the kernel ends this process first

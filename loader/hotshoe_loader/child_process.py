@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -26,11 +27,13 @@ from typing import Any
 
 from hotshoe_core.errors.text import printable
 from hotshoe_loader.files import load_json
-from hotshoe_loader.options import PROBE_VARIABLE
+from hotshoe_loader.options import DEFAULT_TIMEOUT, NAMED_TIMEOUT, PROBE_VARIABLE, Limits
 from hotshoe_loader.report import Job, Report
 from hotshoe_loader.verdict import Outcome, Rejected
 
 __all__ = ["can_start_child", "run"]
+
+logger = logging.getLogger("hotshoe.loader")
 
 _START = (
     "import sys, json; data = json.load(sys.stdin.buffer); sys.path[:] = data['path']; "
@@ -63,14 +66,14 @@ def can_start_child() -> bool:
     return True
 
 
-def run(jobs: Sequence[Job], limit: float) -> list[Report]:
+def run(jobs: Sequence[Job], limits: Sequence[Limits]) -> list[Report]:
     """Probe each job in child processes and return the reports in order.
 
-    limit: seconds for one job, over all of its child processes. Raises OSError if no child can be started, or if all
-    of them end before they reach their plugins.
+    limits: of each job, over all of its child processes. Raises OSError if no child can be started, or if all of them
+    end before they reach their plugins.
     """
     with _scratch() as scratch:
-        return _run(jobs, limit, scratch)
+        return _run(jobs, limits, scratch)
 
 
 @contextlib.contextmanager
@@ -90,16 +93,17 @@ def _scratch() -> Iterator[str | None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]:
+def _run(jobs: Sequence[Job], limits: Sequence[Limits], scratch: str | None) -> list[Report]:
     token = f"{os.getpid()}-{time.monotonic_ns()}"
-    children = [_Child(job, limit, token, scratch) for job in jobs]
+    children = [_Child(job, limit, token, scratch) for job, limit in zip(jobs, limits)]
+    total = _TOTAL_FACTOR * max(_MIN_COUNTED_LIMIT, *(limit.plugin for limit in limits))
     waiting = list(reversed(children))
     running: list[_Child] = []
     wake = threading.Event()
     parallel, began = _MAX_PARALLEL, time.monotonic()
     try:
         while waiting or running:
-            if waiting and time.monotonic() - began > _TOTAL_FACTOR * max(limit, _MIN_COUNTED_LIMIT):
+            if waiting and time.monotonic() - began > total:
                 for child in waiting:
                     child.report = Report(_not_tested(time.monotonic() - began, len(children)), tested=False)
                 waiting.clear()
@@ -138,12 +142,13 @@ def _not_tested(elapsed: float, jobs: int) -> Rejected:
 class _Child:
     """The child process of one job. If it ends early, another one continues the job."""
 
-    def __init__(self, job: Job, limit: float, token: str, scratch: str | None) -> None:
+    def __init__(self, job: Job, limit: Limits, token: str, scratch: str | None) -> None:
         self._job = job
         self._scratch = scratch
         self._token = f"{token}-{id(self)}"
         self._limit = limit
-        self._time_left = limit  # seconds that earlier child processes of this job did not use
+        self._time_left = limit.plugin  # seconds that its steps have not used, except those that test a device
+        self._device_limit = limit.device
         self._elapsed = self._memory_read_at = 0.0
         self._memory = min(_MAX_MEMORY, _physical_memory() // 2)
         self.report = Report()
@@ -167,12 +172,13 @@ class _Child:
             **options,
         )
         self._step, self._doing, self._started = "start", "starting its child process", False
+        self._is_noted = False  # that its present step takes long
         self._closed_at: float | None = None  # time at which the end of its pipe was seen
         self._channel = _Channel(self._process.stdout, wake, _MAX_REPORT, keep_end=False)
         self._output = _Channel(self._process.stderr, wake, _MAX_OUTPUT, keep_end=True)
         job = {
             "path": [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)],
-            "limit": self._limit,
+            "limit": max(self._limit.plugin, self._limit.device),
             "job": self._job.to_json(),
         }
         assert self._process.stdin is not None
@@ -193,8 +199,10 @@ class _Child:
             if not self._started and not self._job.skip:
                 self.start_error = OSError(f"{sys.executable}: {rejected.reason}")
             # Another child process tests the rest of the plugin, without this step.
-            if self._step.partition(":")[0] in ("provider", "library", "device") and self._step not in self._job.skip:
-                self._time_left -= time.monotonic() - self._began
+            if self._kind in ("provider", "library", "device") and self._step not in self._job.skip:
+                self._end_step()
+                if self._kind == "device":
+                    self._device_limit /= 2  # so that all devices that hang take no more than twice the limit
                 if self._time_left > 0.1:
                     self._job.skip[self._step] = rejected
                     self._elapsed += time.monotonic() - self._began
@@ -215,13 +223,34 @@ class _Child:
                 message = load_json(line.decode("utf-8", "replace"))
                 if "report" in message:
                     return Report.from_json(message["report"])
-                self._step, self._doing = str(message["step"]), str(message["doing"])
+                step, doing = str(message["step"]), str(message["doing"])
             except (ValueError, TypeError, KeyError):
                 continue  # not a message of ours: a plugin wrote to the pipe
-            if not self._started:  # the limit counts from here, without the interpreter's start
+            if self._started:
+                self._end_step()
+            else:  # the limit counts from here, without the interpreter's start
                 self._started, self._began = True, time.monotonic()
-            self._step_began = time.monotonic()
+            self._step, self._doing, self._step_began = step, doing, time.monotonic()
+            self._is_noted = False
         return None
+
+    @property
+    def _kind(self) -> str:
+        """The kind of the present step: "provider", "library" or "device", or another."""
+        return self._step.partition(":")[0]
+
+    def _end_step(self) -> None:
+        """Count the time of the present step, if it is not the test of a device, which has its own limit."""
+        if self._kind != "device":
+            self._time_left -= time.monotonic() - self._step_began
+
+    def _step_limit(self) -> float:
+        """Seconds that the present step may take. What hangs must leave time for the other libraries and providers."""
+        if not self._started:
+            return _MAX_START
+        if self._kind == "device":
+            return self._device_limit
+        return self._time_left / 2 if self._kind in ("provider", "library") else self._time_left
 
     def _rejection(self) -> Rejected | None:
         """Why the child ended or must be ended; None while it may continue."""
@@ -236,18 +265,22 @@ class _Child:
                 f"it used more than {self._memory / 2**30:.1f} GiB of memory while {self._doing}",
                 _REPORT_IT,
             )
-        # A library that hangs must leave time for the others: each gets half of the time that is left.
-        limit = self._time_left if not self._step.startswith("library:") else self._time_left / 2
-        since = self._began if not self._step.startswith("library:") else self._step_began
-        if not self._started:
-            limit = _MAX_START
-        if now - since > limit or (self._started and now - self._began > self._time_left):
+        taken = now - self._step_began
+        if taken > self._step_limit():
             if self._is_stopped():
                 return Rejected(Outcome.CRASHED, f"its process was stopped (SIGSTOP) while {self._doing}", _REPORT_IT)
-            return Rejected(
-                Outcome.TIMED_OUT,
-                f"it did not finish within {now - since:.3g} s while {self._doing}",
-                "give it more time: load_all(timeout=...) or HOTSHOE_PROBE_TIMEOUT, in seconds",
+            hint = "give it more time: load_all(timeout=...) or HOTSHOE_PROBE_TIMEOUT, in seconds"
+            if self._kind == "device" and not self._limit.given and not self._job.patient:
+                hint = (
+                    f"name the device, as in load_model(path, {self._doing.rpartition(' ')[2]!r}): its first "
+                    f"start may compile shaders, and is then waited for up to {NAMED_TIMEOUT:g} s; or {hint}"
+                )
+            return Rejected(Outcome.TIMED_OUT, f"it did not finish within {taken:.3g} s while {self._doing}", hint)
+        if self._kind == "device" and taken > DEFAULT_TIMEOUT and not self._is_noted:
+            self._is_noted = True
+            logger.warning(
+                "%s: still %s after %.0f s; a first start may compile shaders for minutes. It may take %g s",
+                *(self._job.plugin.name, self._doing, taken, self._device_limit),
             )
         if self._channel.finished(0.0) and not self._channel.has_line:
             # The pipe closes before the exit status can be read, and the exit status says more. So wait for it.

@@ -40,7 +40,7 @@ class ProbeState:
             raise self.job.skip[step]
         self._announce(step, doing)
 
-    def test_devices(self, provider: Provider, library: Path | None) -> tuple[list[Device], list[str]]:
+    def test_devices(self, provider: Provider, library: Path | None) -> tuple[list[Device], list[Rejected]]:
         """Return the devices that pass their test, and why the others fail. Raise Rejected if no device passes."""
         passed: list[Device] = []
         failed: list[Rejected] = []
@@ -56,7 +56,7 @@ class ProbeState:
                 failed.append(rejected)
         if not passed:
             raise failed[0]
-        return passed, [rejected.reason for rejected in failed]
+        return passed, failed
 
     @staticmethod
     def _check_memory(device: Device) -> None:

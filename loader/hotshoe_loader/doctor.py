@@ -136,7 +136,9 @@ class _Examiner:
             text = f"{verdict.outcome.value}: {verdict.reason}"
             broken = verdict.outcome.broken or verdict.outcome is Outcome.SHADOWED
             if verdict.outcome.usable:
-                yield Finding(verdict.candidate, "note" if verdict.details.get("dropped") else "ok", text)
+                # A hint says how to repair a device that failed its test.
+                failed: Level = "todo" if verdict.hint and id(verdict) not in self.gpus.explained else "note"
+                yield Finding(verdict.candidate, failed if verdict.details.get("dropped") else "ok", text, verdict.hint)
             elif self._lacks_gpu(verdict):
                 yield Finding(verdict.candidate, "note", f"{text}. This machine has no GPU that it drives")
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hotshoe_core.contract.device import Device, DeviceType
+from hotshoe_core.errors.install import has_wheels
 from hotshoe_loader.catalog import CatalogEntry
 from hotshoe_loader.diagnosis import Finding
 from hotshoe_loader.machine import Gpu, Machine
@@ -25,6 +26,20 @@ _PASS_GPU: Mapping[tuple[str, bool], str] = {
     ("kubernetes", True): "request it in the pod: resources: {limits: {nvidia.com/gpu: 1}}",
     ("kubernetes", False): "request it in the pod, by the resource name of its device plugin",
 }
+
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Variables that hide GPUs from programs."""
+
+_READY_SET = (
+    "npm pack @node-llama-cpp/linux-x64-vulkan@3.22.1 && tar xzf node-llama-cpp-linux-x64-vulkan-3.22.1.tgz && "
+    "export HOTSHOE_GGML=$PWD/package/bins/linux-x64-vulkan"
+)
+"""How to get ggml's libraries for GPUs of any vendor, ready to use: see docs/loader.md."""
+
+
+def _names(devices: Iterable[Device]) -> str:
+    return ", ".join(device.name for device in devices)
 
 
 class GpuExaminer:
@@ -59,7 +74,7 @@ class GpuExaminer:
         entries = [entry for entry in self._catalog if vendor in entry.vendors]
         used = self._used(gpus, entries)
         if used:
-            return Finding(about, "ok", f"{what}: used as {', '.join(device.name for device in used)}")
+            return self._idle(gpus, used, entries) or Finding(about, "ok", f"{what}: used as {_names(used)}")
         installed = [verdict for verdict in self._about(entries) if verdict.outcome is not Outcome.NOT_INSTALLED]
         if not entries:
             return Finding(about, "note", f"{what}: there is no plugin for it, so models run on the CPU")
@@ -69,11 +84,37 @@ class GpuExaminer:
             return Finding(about, "todo", f"{what} is not used: {obstacle[0]}", obstacle[1])
         if not installed:
             best = entries[0]
-            return Finding(about, "todo", f"{what} is not used: {best.distribution} is not installed", best.install)
+            fix = self._install(best, entries)
+            return Finding(about, "todo", f"{what} is not used: {best.distribution} is not installed", fix)
         worst = next((verdict for verdict in installed if verdict.outcome is not Outcome.BLOCKED), installed[0])
         self.explained.add(id(worst))
         reason = f"{worst.candidate} is {worst.outcome.value}: {worst.reason}"
         return Finding(about, "todo", f"{what} is not used: {reason}", worst.hint)
+
+    def _idle(self, gpus: Sequence[Gpu], used: Sequence[Device], entries: Sequence[CatalogEntry]) -> Finding | None:
+        """The finding about GPUs that are not used, while others of their vendor are."""
+        ids = {device.pci_id.lower() for device in used if device.pci_id}
+        idle = [gpu for gpu in gpus if gpu.pci_id and gpu.pci_id.lower() not in ids]
+        if not idle or len(used) >= len(gpus):
+            return None
+        variable = next((name for name in _VISIBLE if self._machine.environ.get(name)), None)
+        dropped = next((verdict for verdict in self._about(entries) if verdict.details.get("dropped")), None)
+        reason, fix = "no plugin lists it", "hotshoe devices -v shows what each plugin found"
+        if dropped is not None:
+            self.explained.add(id(dropped))
+            reason, fix = "; ".join(map(str, dropped.details["dropped"])), dropped.hint or fix
+        elif variable is not None:
+            reason, fix = f"{variable} is set to {self._machine.environ[variable]!r}", f"unset {variable}"
+        which = ", ".join(map(str, idle)) if ids else f"of {len(gpus)} GPUs, {len(gpus) - len(used)}"
+        return Finding("gpu", "todo", f"{which} is not used, {_names(used)} is: {reason}", fix)
+
+    def _install(self, best: CatalogEntry, entries: Sequence[CatalogEntry]) -> str:
+        """How to get a plugin: the way without a compiler first."""
+        machine = self._machine
+        has_set = (machine.platform, machine.machine) == ("linux", "x86_64") and "vulkan" in [e.name for e in entries]
+        if has_wheels() or not has_set:
+            return best.install
+        return f"without a compiler: {_READY_SET}; or compile the plugin: {best.install}"
 
     def _used(self, gpus: Sequence[Gpu], entries: Sequence[CatalogEntry]) -> list[Device]:
         """The devices that use the GPUs of one vendor, found by PCI id or by the backend's name."""

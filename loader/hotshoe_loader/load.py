@@ -75,7 +75,9 @@ def load_all(
         ggml: a folder with a whole set of ggml libraries, including libggml-base, to use in place of the libraries of
             hotshoe's ggml plugins. Their bindings must be tested with its version, else the verdict is abi-mismatch.
             Takes effect with the first backend that is opened, because a process can use one ggml only. HOTSHOE_GGML.
-        timeout: seconds that each plugin may take in its child process; 10 if not given. HOTSHOE_PROBE_TIMEOUT.
+        timeout: seconds that each plugin may take in its child process, and each of its devices. HOTSHOE_PROBE_TIMEOUT.
+            Without it: 10, or what the plugin's manifest asks for, and 300 for a device that ``device`` names, because
+            its first start may compile shaders.
         refresh: search and test again, without the cache, to see what was installed or changed.
         device: the devices that the caller will open, as for ``Registry.open``. If their names say which plugins offer
             them ("cpu", "cuda:0", "reference", the name of an entry point), only these plugins are tested, so the
@@ -93,7 +95,7 @@ def load_all(
     asked = [] if device is None else names_in(device)
     names = asked if require is None else []
     registry = None if refresh else _registries.get(options)
-    if registry is None or not _suffices(registry.survey, names):
+    if registry is None or not _suffices(registry.survey, names, options):
         registry = _registry(options, refresh, names)
     if not names:
         registry.check_required()
@@ -107,9 +109,9 @@ def _registry(options: Options, refresh: bool, names: list[str]) -> Registry:
             _registries.clear()
             _surveys.clear()
         survey = _surveys.get(_survey_key(options), NOTHING)
-        if not _suffices(survey, names):
+        if not _suffices(survey, names, options):
             survey = _take_and_keep_survey(options, refresh, names, survey)
-            if not _suffices(survey, names):
+            if not survey.complete and not _suffices(survey, names, options):
                 survey = _take_and_keep_survey(options, refresh, (), survey)
         registry = _registries.get(options)
         if registry is None:
@@ -119,18 +121,21 @@ def _registry(options: Options, refresh: bool, names: list[str]) -> Registry:
         return registry
 
 
-def _suffices(survey: Survey, names: list[str]) -> bool:
+def _suffices(survey: Survey, names: list[str], options: Options) -> bool:
     """Whether a survey answers what devices ``names`` mean: it is complete, or it has all of these.
 
     A survey that is not complete answers only names that are reserved for its plugins: any plugin may have a device of
-    another name, of a type ("gpu") or of a family.
+    another name, of a type ("gpu") or of a family. A complete survey does not answer if it gave up on a named device
+    early: its test may take longer now, because the caller waits for it.
     """
-    if survey.complete or not names:
+    if not names:
         return survey.complete
     plugins = [provider.plugin for provider in survey.providers.values() if provider.plugin]
     # The plugin for servers is asked for the devices of a server when they are selected.
-    found = (endpoint_of(name) is not None or find_named(name, survey.devices) for name in names)
-    return plugins_for(names, plugins) is not None and all(found)
+    found = all(endpoint_of(name) is not None or find_named(name, survey.devices) for name in names)
+    if survey.complete:
+        return found or options.timeout is not None or not survey.gave_up_on(names)
+    return plugins_for(names, plugins) is not None and found
 
 
 def _reload_survey(

@@ -135,7 +135,17 @@ class Machine:
             found.append(Gpu("NVIDIA", driver="nvidia"))
         if self.exists("/dev/dxg") and self.exists("/usr/lib/wsl/lib/libcuda.so.1"):
             found.append(Gpu("NVIDIA", driver="dxg"))  # Windows' driver, through WSL
+        if not self.names("/sys/bus/pci/devices"):  # hidden, as in some containers
+            found += self._from_device_files()
         return tuple(found)
+
+    def _from_device_files(self) -> list[Gpu]:
+        """The GPUs of AMD and Intel whose device files exist."""
+        nodes = self.names("/dev/dri", "renderD")
+        vendors = [VENDORS.get(self.read(f"/sys/class/drm/{name}/device/vendor").strip()) for name in nodes]
+        if self.exists("/dev/kfd") and "AMD" not in vendors:
+            vendors.append("AMD")
+        return [Gpu(vendor) for vendor in vendors if vendor in ("AMD", "Intel")]
 
     def _pci(self, name: str) -> list[Gpu]:
         folder = f"/sys/bus/pci/devices/{name}"

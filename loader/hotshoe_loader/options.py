@@ -7,15 +7,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotshoe_core.errors import OptionError
 from hotshoe_core.errors.text import printable
 
-__all__ = ["DEFAULT_TIMEOUT", "PROBE_VARIABLE", "Options", "normalise"]
+__all__ = ["DEFAULT_TIMEOUT", "NAMED_TIMEOUT", "PROBE_VARIABLE", "Limits", "Options", "normalise"]
 
 DEFAULT_TIMEOUT = 10.0
 """Seconds that a probe may take. A CPU plugin takes 0.3 s; a GPU runtime takes some seconds at its first start."""
+
+NAMED_TIMEOUT = 300.0
+"""Seconds that the test of a device may take if the caller named it: its first start may compile shaders."""
 
 PROBE_VARIABLE = "HOTSHOE_PROBE"
 """An environment variable that is set in a probe's child process, and so in all processes that it starts. It identifies
@@ -25,6 +28,17 @@ processes that left the child's session, and tells load_all() that a plugin in a
 def normalise(name: str) -> str:
     """The form in which names are compared, the same as on PyPI: lower case, each run of ``-_.`` as one dash."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+class Limits(NamedTuple):
+    """Seconds that the probe of a plugin may take."""
+
+    plugin: float
+    """For its import and for listing its devices."""
+    device: float
+    """For computing on each device."""
+    given: bool
+    """Whether the user gave them. Otherwise the plugin's manifest may ask for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +54,18 @@ class Options:
     allow: tuple[str, ...] = ()
     system: bool = False
     """Also search the folders where other software installs ggml's libraries."""
-    timeout: float = DEFAULT_TIMEOUT
-    """Seconds for each probe."""
+    timeout: float | None = None
+    """Seconds for each probe, and for each device in it; None if the user gave no limit."""
     ggml: str = ""
     """The folder of a foreign set of ggml libraries to adopt, or ""."""
     from_variables: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
     """The option and the name of each name of ``prefer`` and ``require`` that an environment variable gave."""
+
+    def limits(self, named: bool) -> Limits:
+        """The limits for the probe of a plugin. named: the caller named a device of this plugin and waits for it."""
+        if self.timeout is not None:
+            return Limits(self.timeout, self.timeout, given=True)
+        return Limits(DEFAULT_TIMEOUT, NAMED_TIMEOUT if named else DEFAULT_TIMEOUT, given=False)
 
     def written(self, option: str, name: str) -> str:
         """How the user gave a name of ``prefer`` or ``require``: "HOTSHOE_PREFER=gpu", or "prefer='gpu'" in Python."""
@@ -123,12 +143,12 @@ def _flag(given: Any, variable: str | None) -> bool:
     return given
 
 
-def _seconds(given: Any, variable: str | None) -> float:
-    """The argument, else the variable, else the default: a number of seconds above 0."""
+def _seconds(given: Any, variable: str | None) -> float | None:
+    """The argument, else the variable, else None: a number of seconds above 0."""
     if given is None:
         text = (variable or "").strip()
         if not text:
-            return DEFAULT_TIMEOUT
+            return None
         what, given = "HOTSHOE_PROBE_TIMEOUT", text
         try:
             seconds = float(text)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hotshoe_loader.activate import prints_to_log
 from hotshoe_loader.cache import Cache
+from hotshoe_loader.options import Options
 from hotshoe_loader.report import Job, JobKey, Report
 
 __all__ = ["Probed", "kept_reports", "probe_all"]
@@ -25,37 +26,45 @@ class Probed(NamedTuple):
 def kept_reports(
     jobs: Sequence[Job], store: Cache, refresh: bool, known: Mapping[JobKey, Report]
 ) -> dict[JobKey, Report]:
-    """The reports on ``jobs`` that are in ``known``, or that are valid in ``store``. refresh: do not use ``store``."""
+    """The reports on ``jobs`` that are in ``known``, or that are valid in ``store``. refresh: do not use ``store``.
+
+    A report of a test that was ended after a shorter time than a job allows is not used.
+    """
     reports = {job.key: known[job.key] for job in jobs if job.key in known}
     for job in () if refresh else jobs:
         if job.key not in reports and (report := store.get(job)) is not None:
             reports[job.key] = report
+    for job in jobs:
+        if job.patient and job.key in reports and reports[job.key].timed_out:
+            del reports[job.key]
     return reports
 
 
 def probe_all(
-    jobs: Sequence[Job], limit: float, store: Cache, refresh: bool, known: Mapping[JobKey, Report]
+    jobs: Sequence[Job], options: Options, store: Cache, refresh: bool, known: Mapping[JobKey, Report]
 ) -> list[Probed]:
     """Probe each job that has no report in ``known`` and no valid one in ``store``, and keep the new reports there.
 
-    limit: seconds for each job. refresh: ignore the kept reports. Returns one report for each job, in order.
+    options: they limit the seconds for each job. refresh: ignore the kept reports. Returns one report for each job, in
+    order.
     """
     reports = kept_reports(jobs, store, refresh, known)
     fresh = [job for job in jobs if job.key not in reports]
-    for job, report in zip(fresh, _probe_now(fresh, limit) if fresh else ()):
+    for job, report in zip(fresh, _probe_now(fresh, options) if fresh else ()):
         reports[job.key] = report
         if report.tested:
             store.put(job, report)
     return [Probed(job, reports[job.key]) for job in jobs]
 
 
-def _probe_now(jobs: Sequence[Job], limit: float) -> list[Report]:
+def _probe_now(jobs: Sequence[Job], options: Options) -> list[Report]:
     from hotshoe_loader import child_process  # not needed if every report is in the cache
 
-    logger.info("testing %d plugins or libraries, each for at most %g s", len(jobs), limit)
+    limits = [options.limits(job.patient) for job in jobs]
+    logger.info("testing %d plugins or libraries, each for at most %g s", len(jobs), limits[0].plugin)
     if child_process.can_start_child():
         try:
-            return child_process.run(jobs, limit)
+            return child_process.run(jobs, limits)
         except OSError as error:
             logger.warning("cannot start a child process (%s); plugins are tested in this process instead", error)
     from hotshoe_loader.child_steps import probe_plugin

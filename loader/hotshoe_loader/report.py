@@ -15,7 +15,7 @@ from hotshoe_core.errors import PluginError
 from hotshoe_core.errors.text import shown
 from hotshoe_loader.contract_checks import checked_devices, memory_problem
 from hotshoe_loader.find import EntryPoint
-from hotshoe_loader.verdict import Rejected
+from hotshoe_loader.verdict import Outcome, Rejected
 
 __all__ = ["Job", "JobKey", "LibraryReport", "ProviderReport", "Report"]
 
@@ -35,6 +35,8 @@ class Job:
     """The folder of a foreign set of ggml libraries to adopt, or ""."""
     driven_backend: str = ""
     """The backend whose libraries, which have no plugin, this plugin drives in this job; "" for its own libraries."""
+    patient: bool = False
+    """Whether the caller named a device of the plugin, and so waits longer for it."""
     skip: dict[str, Rejected] = field(default_factory=dict)
     """Steps at which an earlier child process ended, and why; they are not tried again."""
 
@@ -58,7 +60,7 @@ class Job:
             tuple(data["paths"]),
             str(data["ggml"]),
             str(data["driven_backend"]),
-            {step: Rejected.from_json(rejected) for step, rejected in data["skip"].items()},
+            skip={step: Rejected.from_json(rejected) for step, rejected in data["skip"].items()},
         )
 
 
@@ -108,7 +110,7 @@ class ProviderReport:
     """Size and time of ``core`` and ``library`` when they were vetted (see ``file_state``)."""
     devices: list[Device] = field(default_factory=list)
     """The devices that passed their test."""
-    dropped: list[str] = field(default_factory=list)
+    dropped: list[Rejected] = field(default_factory=list)
     """For each device that failed its test, why."""
     elapsed: float = 0.0
 
@@ -118,6 +120,7 @@ class ProviderReport:
             "rejected": _rejection_to_json(self.rejected),
             "libraries": [library.to_json() for library in self.libraries],
             "devices": [_device_to_json(device) for device in self.devices],
+            "dropped": [rejected.to_json() for rejected in self.dropped],
         }
 
     @staticmethod
@@ -144,7 +147,7 @@ class ProviderReport:
             libraries,
             {_text(path): (_integer(size), _integer(time)) for path, (size, time) in data["files"].items()},
             devices,
-            [_printable_text(reason) for reason in _list(data["dropped"])],
+            [Rejected.from_json(entry) for entry in _list(data["dropped"])],
             _seconds(data["elapsed"]),
         )
 
@@ -185,6 +188,14 @@ class Report:
         parts: list[Report | ProviderReport | LibraryReport] = [self, *self.providers, *libraries]
         broken = any(part.rejected is not None and part.rejected.outcome.broken for part in parts)
         return broken or any(provider.dropped or not provider.devices for provider in self.providers)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether a test was ended because it took too long."""
+        libraries = [library.rejected for provider in self.providers for library in provider.libraries]
+        devices = [rejected for provider in self.providers for rejected in provider.dropped]
+        found = [self.rejected, *(provider.rejected for provider in self.providers), *libraries, *devices]
+        return any(rejected is not None and rejected.outcome is Outcome.TIMED_OUT for rejected in found)
 
     def to_json(self) -> dict[str, Any]:
         return {

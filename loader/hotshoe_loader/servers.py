@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import OptionError
 from hotshoe_core.errors.text import printable
+from hotshoe_loader.verdict import Outcome, Rejected
 
-__all__ = ["add_server", "devices_of", "endpoint_of", "remove_server"]
+__all__ = ["add_server", "devices_of", "endpoint_of", "remove_server", "silent_servers"]
 
 _SCHEME = "rpc://"
 _VARIABLE = "HOTSHOE_RPC"
@@ -49,6 +50,17 @@ def remove_server(endpoint: str) -> None:
     os.environ[_VARIABLE] = ",".join(name for name in _servers() if name != endpoint)
     if not os.environ[_VARIABLE]:
         del os.environ[_VARIABLE]
+
+
+def silent_servers(devices: Iterable[Device]) -> list[Rejected]:
+    """For each server in HOTSHOE_RPC that has none of ``devices``, what to do about it."""
+    answering = {device.properties.get("endpoint") for device in devices}
+    hint = f"start hotshoe-rpc-serve there, or remove the server from {_VARIABLE}"
+    return [
+        Rejected(Outcome.NO_DEVICE, f"no server answers at {endpoint}", hint)
+        for endpoint in _servers()
+        if endpoint not in answering
+    ]
 
 
 def _servers() -> list[str]:

@@ -33,7 +33,7 @@ from hotshoe_loader.report import Job, JobKey, Report
 from hotshoe_loader.texts import only_reference, warnings
 from hotshoe_loader.verdict import Verdict
 from hotshoe_loader.vet import vet_plugins
-from hotshoe_loader.wanted import backends_in, plugins_for
+from hotshoe_loader.wanted import backends_in, named_plugins, plugins_for
 
 __all__ = ["NOTHING", "Survey", "take_survey"]
 
@@ -59,6 +59,14 @@ class Survey:
         kept = {key: report for key, report in self.reports.items() if normalise(key[0].distribution) != distribution}
         return replace(self, reports=kept)
 
+    def gave_up_on(self, names: Sequence[str]) -> bool:
+        """Whether the test of a plugin or library that ``names`` mean was ended because it took too long."""
+        backends, named = backends_in(names), named_plugins(names, [plugin for plugin, _, _ in self.reports]) or ()
+        return any(
+            report.timed_out and (backend in backends if backend else plugin in named)
+            for (plugin, backend, _), report in self.reports.items()
+        )
+
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices of all usable providers, not ranked."""
@@ -80,6 +88,8 @@ class _Shared(NamedTuple):
     """The backends whose libraries without a plugin are tested; None for all."""
     folders: Mapping[Path, str]
     """The user's folders of libraries, each with the option or software that named it."""
+    patient_for: Collection[EntryPoint]
+    """The plugins whose devices the caller named: their tests may take longer."""
     policy: Policy
     names: Names
     store: Cache
@@ -107,7 +117,8 @@ def take_survey(
     state = {**machine_state(found.installed), "timeout": options.timeout} if allowed else None
     store = Cache(reports_folder(), state, found.installed)
     backends = None if wanted is None else backends_in(names)
-    shared = _Shared(options, refresh, earlier, backends, _library_folders(options), policy, taken, store)
+    patient_for = (named_plugins(names, allowed) if names else None) or ()
+    shared = _Shared(options, refresh, earlier, backends, _library_folders(options), patient_for, policy, taken, store)
     probed, usable, admitted = _survey_plugins(shared, allowed)
     verdicts = [
         verdict
@@ -117,7 +128,7 @@ def take_survey(
     more_probed, more_usable, more_verdicts = _survey_libraries(shared, probed)
     usable += more_usable
     verdicts += more_verdicts
-    more_usable, more_verdicts = _survey_rest(shared, found, usable, _backends(probed))
+    more_usable, more_verdicts = _survey_rest(shared, found, usable, _backends(_of_this_ggml(options, probed)))
     usable += more_usable
     verdicts += more_verdicts
     providers = {provider.name: provider for provider in usable}
@@ -138,8 +149,11 @@ def _survey_plugins(
 ) -> tuple[list[Probed], list[UsableProvider], dict[EntryPoint, list[Verdict]]]:
     """Probe the plugins that passed vet, and admit their providers. Return their reports too."""
     options, paths = shared.options, tuple(map(str, shared.folders))
-    jobs = [Job(plugin, options.block, options.allow, paths, options.ggml) for plugin in plugins]
-    probed = probe_all(jobs, options.timeout, shared.store, shared.refresh, shared.earlier.reports)
+    jobs = [
+        Job(plugin, options.block, options.allow, paths, options.ggml, patient=plugin in shared.patient_for)
+        for plugin in plugins
+    ]
+    probed = probe_all(jobs, options, shared.store, shared.refresh, shared.earlier.reports)
     usable, verdicts = admit_plugins(probed, shared.names, shared.policy, shared.store)
     return probed, usable, verdicts
 
@@ -148,20 +162,22 @@ def _survey_libraries(
     shared: _Shared, probed: Sequence[Probed]
 ) -> tuple[list[Probed], list[UsableProvider], list[Verdict]]:
     """Find libraries without a plugin in the folders of the user and of the plugins; vet, probe and admit them."""
+    probed = _of_this_ggml(shared.options, probed)
     plugin_folders = [Path(name) for result in probed for name in result.report.folders]
     searched = list(dict.fromkeys([*shared.folders, *plugin_folders]))
     driver = _driver(probed)
     found = find_without_plugin(searched, _backends(probed))
     if shared.backends is not None:
         found = {backend: libraries for backend, libraries in found.items() if backend in shared.backends}
-    jobs = jobs_without_plugin(driver, found, searched) if driver is not None else []
+    patient_for = shared.backends or ()
+    jobs = jobs_without_plugin(driver, found, searched, patient_for) if driver is not None else []
     known = kept_reports(jobs, shared.store, shared.refresh, shared.earlier.reports)
     reported = {job.driven_backend for job in jobs if job.key in known}
     libraries, verdicts = vet_without_plugin(found, shared.policy, driver is not None, reported)
     jobs = [job for job in jobs if job.driven_backend in libraries]
     if not jobs:
         return [], [], verdicts
-    tested = probe_all(jobs, shared.options.timeout, shared.store, shared.refresh, known)
+    tested = probe_all(jobs, shared.options, shared.store, shared.refresh, known)
     usable, more = admit_libraries(tested, libraries, shared.names, shared.policy, shared.store)
     return tested, usable, [*verdicts, *more]
 
@@ -182,6 +198,13 @@ def _survey_rest(
     if not built_in.outcome.usable:
         return [], verdicts
     return [UsableProvider(built_in.candidate, (reference_device(),))], verdicts
+
+
+def _of_this_ggml(options: Options, probed: Sequence[Probed]) -> Sequence[Probed]:
+    """The probed plugins whose libraries join the ggml that this process uses: an adopted set has its own."""
+    if not options.ggml:
+        return probed
+    return [result for result in probed if options.ggml in result.report.folders]
 
 
 def _backends(probed: Sequence[Probed]) -> set[str]:

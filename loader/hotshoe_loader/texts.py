@@ -119,7 +119,7 @@ def related(token: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 def _lines(verdict: Verdict) -> list[str]:
     lines = [str(verdict) + (f"  [{verdict.origin}]" if verdict.origin else "")]
-    return lines + ([f"  -> {verdict.hint}"] if verdict.hint and not verdict.outcome.usable else [])
+    return lines + ([f"  -> {verdict.hint}"] if verdict.hint else [])
 
 
 def explain(

@@ -14,7 +14,7 @@ from hotshoe_loader.options import normalise
 from hotshoe_loader.rank import REFERENCE
 from hotshoe_loader.servers import endpoint_of
 
-__all__ = ["backends_in", "names_in", "plugins_for"]
+__all__ = ["backends_in", "named_plugins", "names_in", "plugins_for"]
 
 
 def names_in(device: Any) -> list[str]:
@@ -34,11 +34,22 @@ def backends_in(names: Iterable[str]) -> set[str]:
 def plugins_for(names: Sequence[str], plugins: Sequence[EntryPoint]) -> set[EntryPoint] | None:
     """The plugins that decide what ``names`` mean; None if that is every plugin, as for a type ("gpu").
 
-    The name of a backend or device is reserved for a plugin of this project, or for the plugin whose entry point has
-    that name (see names). The CPU's plugin is always among them: it computes what a device lacks, and drives
-    libraries without a plugin.
+    The CPU's plugin is always among them: it computes what a device lacks, and drives libraries without a plugin.
     """
-    wanted: set[EntryPoint] = set()
+    named = named_plugins(names, plugins)
+    if named is None:
+        return None
+    cpu = {plugin for plugin in plugins if normalise(plugin.distribution) == CPU.distribution}
+    return named | cpu if backends_in(names) - {REFERENCE} else named
+
+
+def named_plugins(names: Sequence[str], plugins: Sequence[EntryPoint]) -> set[EntryPoint] | None:
+    """The plugins whose devices ``names`` are; None if that may be any plugin, as for a type ("gpu").
+
+    The name of a backend or device is reserved for a plugin of this project, or for the plugin whose entry point has
+    that name (see names).
+    """
+    named: set[EntryPoint] = set()
     for token in backends_in(names):
         if token == REFERENCE:
             continue
@@ -51,9 +62,8 @@ def plugins_for(names: Sequence[str], plugins: Sequence[EntryPoint]) -> set[Entr
         # A type means devices of every plugin, even if an entry point has its name.
         if owner is None and (not found or token in _TYPES):
             return None
-        wanted.update(found)
-        wanted.update(plugin for plugin in plugins if normalise(plugin.distribution) == CPU.distribution)
-    return wanted
+        named.update(found)
+    return named
 
 
 _TYPES = frozenset(kind.value for kind in DeviceType)

@@ -98,6 +98,25 @@ def test_metadata_round_trip(tmp_path: Path, endian: gguf.GGUFEndian) -> None:
         assert repr(m["strings"]) == "<GGUFArray of 24 str>"
 
 
+def test_keys_that_were_not_read(tmp_path: Path) -> None:
+    def setup(w: gguf.GGUFWriter) -> None:
+        for name in ("asked", "got", "listed", "required", "typed", "other"):
+            w.add_array(f"llama.{name}", [1, 2]) if name == "listed" else w.add_uint32(f"llama.{name}", 7)
+
+    with GGUFFile(write_gguf(tmp_path / "x.gguf", setup=setup)) as f:
+        assert list(f.metadata.arch.unread) == ["asked", "got", "listed", "required", "typed", "other"]
+        arch = f.metadata.arch
+        assert "asked" in arch
+        assert arch.get("got", 0) == 7
+        assert arch.per_layer("listed", 2, int) == [1, 2]
+        assert f.metadata.scope("llama").require("required", int) == 7
+        assert f.metadata.value_type("llama.typed") is ValueType.UINT32  # says nothing about the value
+        assert set(f.metadata) > {"llama.other"}
+        assert arch.get("missing", 3) == 3
+        assert f.metadata.arch.unread == {"typed": 7, "other": 7}
+        assert f.metadata.unread.keys() >= {"llama.typed", "llama.other"}
+
+
 @pytest.mark.parametrize("endian", Endian)
 def test_plain_tensors(tmp_path: Path, endian: gguf.GGUFEndian) -> None:
     rng = np.random.default_rng(0)

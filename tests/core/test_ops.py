@@ -237,9 +237,12 @@ def test_rope_interpolated(backend: Backend) -> None:
     close(run(backend, ops.rope, X, POSITIONS, config=RoPE(16, scale=0.25)), rotated(X, POSITIONS, frequencies), 1e-4)
 
 
-def test_rope_yarn(backend: Backend) -> None:
-    frequencies, magnitude = parameters("yarn", factor=4.0, original_max_position_embeddings=64, longest=256)
-    config = RoPE(16, scale=0.25, ext_factor=1.0, original_context=64)
+@pytest.mark.parametrize("truncate", [True, False])
+def test_rope_yarn(backend: Backend, truncate: bool) -> None:
+    scaling = {"factor": 4.0, "original_max_position_embeddings": 64, "truncate": truncate}
+    frequencies, magnitude = parameters("yarn", longest=256, **scaling)
+    config = RoPE(16, scale=0.25, ext_factor=1.0, original_context=64, truncate=truncate)
+    np.testing.assert_allclose(config.frequencies(), frequencies, rtol=1e-5)
     assert config.magnitude() == pytest.approx(magnitude)
     assert not np.allclose(frequencies, PLAIN)
     close(run(backend, ops.rope, X, POSITIONS, config=config), rotated(X, POSITIONS, frequencies, magnitude), 1e-4)

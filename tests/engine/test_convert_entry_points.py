@@ -25,7 +25,7 @@ from hotshoe.families import Family
 from hotshoe.tokenizers import SentencePieceDecoder, Tokenizer, Vocabulary, add_tokens, find_roles, hidden_ids
 
 
-class Block(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: nn.Attention = nn.submodule()
     mlp: nn.GatedMLP = nn.submodule()
 
@@ -33,6 +33,9 @@ class Block(nn.PreNormBlock):
 class Model(nn.Decoder):
     config: nn.TextConfig
     blocks: list[Block] = nn.layers("blk")
+
+    def unused_keys(self) -> dict[str, str]:
+        return {"spice": "for the taste only"}
 
 
 family = Family(Model)

@@ -13,8 +13,10 @@ from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint
 from hotshoe.convert._layout import FileLayout, TensorLayout
 from hotshoe.convert._match import Array, Recipe, Rules, match_tensors, plus
 from hotshoe.convert._names import NameTable, without_wrappers
+from hotshoe.convert._schema import make_layout
+from hotshoe.convert._sizes import read_sizes
 from hotshoe.nn import Module
-from hotshoe_core.errors import ConversionError, WeightsError
+from hotshoe_core.errors import ConversionError, ModelError, WeightsError
 from hotshoe_core.gguf import GGUFFile
 from tests.support.recorded import MODELS, make_recorded
 from tests.support.rewrite import rewrite
@@ -132,6 +134,14 @@ def test_a_recipe_of_another_shape_is_an_error(
     assert f"the recipe of {layout.name} makes {made}, expected {layout.shape}" in caught.value.message
 
 
+def test_a_recipe_can_state_the_precision(llama: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes = {"attn_k.weight": Recipe(full_precision=True), "attn_norm.weight": Recipe(full_precision=False)}
+    add_rules(Rules(recipes=recipes), monkeypatch)
+    found = {t.name: t.full_precision for t in describe(llama).tensors}
+    names = ("blk.1.attn_k", "blk.1.attn_v", "blk.1.attn_norm", "blk.1.ffn_norm")
+    assert [found[f"{name}.weight"] for name in names] == [True, False, False, True]
+
+
 def test_the_rows_of_a_family_replace_those_of_the_table() -> None:
     """However the family spells the name: with the modules around the model, or without them."""
     for name in ("norm", "model.norm", "backbone.norm"):
@@ -152,3 +162,9 @@ def test_a_prefix_of_wrappers_ignores_only_what_it_names(llama: Checkpoint, monk
     more = llama.tensors | {"encoder.tower.weight": next(iter(llama.tensors.values()))}
     add_rules(Rules(ignored=("encoder.",)), monkeypatch)
     assert [t.name for t in describe(replace(llama, tensors=more)).tensors] == expected
+
+
+def test_a_key_that_the_model_does_not_read_is_not_written(llama: Checkpoint) -> None:
+    sizes = read_sizes(llama)
+    with pytest.raises(ModelError, match=r"'llama' writes invented = 3, which .*llama\.Model does not read"):
+        make_layout(llama, "llama", sizes.keys() | {"invented": 3}, vocab=sizes.vocab)

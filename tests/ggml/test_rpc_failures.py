@@ -23,7 +23,7 @@ from hotshoe.runner.text import TextModel
 from hotshoe_core import ops
 from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError
 from hotshoe_loader import load_all
-from tests.support.rpc_server import Server
+from tests.support.rpc_server import Server, free_port
 
 pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
 
@@ -115,8 +115,23 @@ def test_an_interrupt_while_a_server_is_silent(server: Server) -> None:
 
 def test_a_server_that_is_stopped_before_it_is_used(server: Server) -> None:
     server.stop()
-    with pytest.raises(DeviceNotFoundError, match=f"{server.endpoint}: no answer for 2 seconds"):
+    with pytest.raises(DeviceNotFoundError, match=f"{server.endpoint}: no answer for 1 seconds"):
         load_all(refresh=True).open("rpc:0")
+
+
+def test_servers_that_are_down_do_not_hide_the_one_that_is_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some accept connections and are silent, one refuses them. They are asked at the same time."""
+    monkeypatch.delenv("HOTSHOE_RPC_TIMEOUT")
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        down = [*("{}:{}".format(*each.getsockname()) for each in silent), f"127.0.0.1:{free_port()}"]
+        monkeypatch.setenv("HOTSHOE_RPC", ",".join([*down, server.endpoint]))
+        registry = load_all(refresh=True)
+        assert [device.name for device in registry.devices if device.provider == "ggml-rpc"] == ["rpc:5"]
+        verdict = next(each for each in registry.verdicts if each.candidate == "ggml-rpc")
+        assert all(f"no server answers at {endpoint}" in verdict.reason for endpoint in down)
+        assert verdict.hint == "start hotshoe-rpc-serve there, or remove the server from HOTSHOE_RPC"
+        registry.open("rpc:5").close()
 
 
 def test_a_silent_server_does_not_stop_others(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

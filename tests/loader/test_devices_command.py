@@ -93,3 +93,18 @@ def test_a_requirement_that_is_not_met(site, monkeypatch, capsys):
     assert report["devices"] == []
     assert "HOTSHOE_REQUIRE=cuda" in report["error"]
     assert report["verdicts"]
+
+
+def test_each_library_is_named_once(site, natives, native_plugin, capsys):
+    """In the table if it is used, else by a verdict: that on its plugin, if none of the plugin's libraries works."""
+    natives.variant("cpu-x64", 1)
+    natives.variant("cpu-zen4", 9)
+    natives.library("libggml-cuda.so", "int not_a_backend;")
+    native_plugin()
+    native_plugin("cuda")
+    command()
+    out = capsys.readouterr().out
+    assert [out.count(f"ggml-{name}") for name in ("cpu-zen4", "cpu-x64")] == [2, 1], "outscored: by which library"
+    assert out.count("does not export ggml_backend_init") == 1
+    command("-v")
+    assert "it has the highest score" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe_core.contract.device import Device, DeviceType
+from hotshoe_core.errors import install
 from hotshoe_loader.doctor import Diagnosis, examine
 from hotshoe_loader.machine import Machine
 from hotshoe_loader.verdict import Outcome, Verdict
@@ -226,6 +227,55 @@ def test_one_vendor_is_used_and_the_other_is_not(box):
     found = check(box, devices=(CUDA, CPU, REFERENCE))
     assert "used as cuda:0" in text(found, "gpu")
     assert found.next.text.startswith("AMD GPU at 0000:0a:00.0 is not used")
+
+
+def test_an_idle_gpu_beside_one_that_is_used_is_not_healthy(box):
+    box.nvidia().gpu("0x10de", "0000:02:00.0", "nvidia")
+    found = check(box, devices=(CUDA, CPU, REFERENCE))
+    assert found.next.text == "NVIDIA GPU at 0000:02:00.0 is not used, cuda:0 is: no plugin lists it"
+    found = check(box, devices=(CUDA, CPU, REFERENCE), environ={"CUDA_VISIBLE_DEVICES": "0"})
+    assert found.next.fix == "unset CUDA_VISIBLE_DEVICES"
+    both = (CUDA, replace(CUDA, name="cuda:1", pci_id="0000:02:00.0"), CPU)
+    assert check(box, devices=both).healthy
+
+
+def test_a_device_that_failed_its_test_is_not_healthy(box):
+    box.nvidia().gpu("0x10de", "0000:02:00.0", "nvidia")
+    cuda = Verdict(
+        "ggml-cuda", "plugin", Outcome.AVAILABLE, "offers cuda:0; not used: it did not finish", "name it, and wait",
+        "ggml-cuda 1.0", details={"backend": "cuda", "dropped": ["it did not finish"]},
+    )  # fmt: skip
+    found = check(box, LOADED, cuda, devices=(CUDA, CPU, REFERENCE))
+    assert [finding.fix for finding in found.todo] == ["name it, and wait"], "once"
+    rpc = replace(cuda, candidate="ggml-rpc", details={"backend": "rpc", "dropped": ["no server answers at …"]})
+    both = (CUDA, replace(CUDA, name="cuda:1", pci_id="0000:02:00.0"), CPU)
+    assert [finding.about for finding in check(box, LOADED, rpc, devices=both).todo] == ["ggml-rpc"]
+
+
+@pytest.mark.parametrize(
+    ("make", "vendor"),
+    [
+        (lambda b: b.node("/dev/dri/renderD128").file("/sys/class/drm/renderD128/device/vendor", "0x8086\n"), "Intel"),
+        (lambda b: b.node("/dev/dri/renderD128").node("/dev/kfd"), "AMD"),
+    ],
+)
+def test_a_gpu_whose_bus_is_hidden_is_known_by_its_device_files(box, make, vendor):
+    found = check(make(box))
+    assert text(found, "gpu") == f"{vendor} GPU is not used: hotshoe-ggml-vulkan is not installed"
+    assert not found.healthy
+
+
+@pytest.mark.parametrize(
+    "make", [lambda b: b.nvidia(), lambda b: b.gpu("0x1002", driver="amdgpu").node("/dev/dri/renderD128")]
+)
+def test_from_a_checkout_the_way_without_a_compiler_comes_first(box, make, monkeypatch):
+    monkeypatch.setattr(install, "_checkout", lambda: "/home/me/hotshoe")
+    fix = check(make(box)).next.fix
+    assert fix.startswith("without a compiler: npm pack @node-llama-cpp/linux-x64-vulkan@")
+    assert "or compile the plugin: " in fix
+    command = fix.partition(": ")[2].partition("; or")[0]
+    documented = (Path(__file__).parents[2] / "docs" / "loader.md").read_text()
+    assert all(part in documented for part in command.split(" && ")), "the document has the same commands"
 
 
 BROKEN_CUDA = verdict("ggml-cuda", Outcome.CRASHED, "it died of SIGSEGV", "update the driver", backend="cuda")

@@ -72,7 +72,10 @@ def options(environ=None, **more):
 
 
 def test_timeout_and_system_and_ggml(tmp_path):
-    assert options().timeout == 10
+    assert options().timeout is None
+    assert options().limits(named=False) == (10, 10, False)
+    assert options().limits(named=True) == (10, 300, False)
+    assert options(timeout=3).limits(named=True) == (3, 3, True)
     assert options({"HOTSHOE_PROBE_TIMEOUT": "2.5"}).timeout == 2.5
     assert options({"HOTSHOE_PROBE_TIMEOUT": "2.5"}, timeout=3).timeout == 3
     assert options({"HOTSHOE_SYSTEM": "1"}).system

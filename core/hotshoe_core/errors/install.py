@@ -7,7 +7,7 @@ import glob
 import os
 import shlex
 
-__all__ = ["pip_build", "pip_install"]
+__all__ = ["has_wheels", "pip_build", "pip_install"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -49,6 +49,11 @@ def pip_install(requirement: str, option: str = "", info: str = "") -> str:
 def pip_build(distribution: str) -> str:
     """Return the command that compiles an installed distribution for this machine, and installs the result."""
     return pip_install(distribution, f"--force-reinstall --no-deps --no-binary {shlex.quote(distribution)}")
+
+
+def has_wheels() -> bool:
+    """Whether pip installs this project's plugins from wheels. From a checkout, it compiles them."""
+    return _checkout() is None
 
 
 @functools.cache

@@ -27,20 +27,30 @@ class Metadata(Mapping[str, Any]):
     Read a value with ``require`` or ``get`` and pass its type: if the value has another type, they raise a
     ModelFileError that names the file, the key and what was found. ``arch`` gives the keys of the file's own
     architecture: ``metadata.arch.require("block_count", int)`` reads ``"bert.block_count"`` in a BERT's file.
+
+    The metadata remember which keys were read, by any view of them: ``unread`` gives the others.
     """
 
-    __slots__ = ("_path", "_prefix", "_types", "_values")
+    __slots__ = ("_path", "_prefix", "_read", "_types", "_values")
 
-    def __init__(self, values: dict[str, Any], types: dict[str, ValueType], path: Path, prefix: str = "") -> None:
+    def __init__(
+        self,
+        values: dict[str, Any],
+        types: dict[str, ValueType],
+        path: Path,
+        prefix: str = "",
+        read: set[str] | None = None,
+    ) -> None:
         self._values = values
         self._types = types
         self._path = path
         self._prefix = prefix
+        self._read: set[str] = set() if read is None else read
 
     @property
     def architecture(self) -> str:
         """``general.architecture``. Raises ModelFileError if it is missing or not a string."""
-        return Metadata(self._values, self._types, self._path).require("general.architecture", str)
+        return self._view("").require("general.architecture", str)
 
     @property
     def arch(self) -> Metadata:
@@ -48,11 +58,24 @@ class Metadata(Mapping[str, Any]):
 
         Raises ModelFileError if the architecture is missing.
         """
-        return Metadata(self._values, self._types, self._path, f"{self.architecture}.")
+        return self._view(f"{self.architecture}.")
 
     def scope(self, prefix: str) -> Metadata:
         """The keys that begin with ``prefix`` and a dot, without that prefix. A view, not a copy."""
-        return Metadata(self._values, self._types, self._path, f"{self._prefix}{prefix}.")
+        return self._view(f"{self._prefix}{prefix}.")
+
+    @property
+    def unread(self) -> dict[str, Any]:
+        """The keys of this view that no code has read yet, and their values, in file order.
+
+        A key is read once code gets its value, or asks with ``in`` whether it is there.
+        """
+        n = len(self._prefix)
+        keys = (k for k in self._values if k.startswith(self._prefix) and k not in self._read)
+        return {k[n:]: _decoded(self._values[k]) for k in keys}
+
+    def _view(self, prefix: str) -> Metadata:
+        return Metadata(self._values, self._types, self._path, prefix, self._read)
 
     def require(self, key: str, type: type[T]) -> T:
         """The value as int, float (also from an int), bool, str, GGUFArray or list.
@@ -93,19 +116,21 @@ class Metadata(Mapping[str, Any]):
 
     def value_type(self, key: str) -> ValueType:
         """The type of the value in the file; ValueType.ARRAY for any array. Raises MetadataKeyError."""
-        if key not in self:
-            raise self._missing(key)
-        return self._types[self._prefix + key]
-
-    def __getitem__(self, key: str) -> Any:
         try:
-            value = self._values[self._prefix + key]
+            return self._types[self._prefix + key]
         except KeyError:
             raise self._missing(key) from None
-        return value.decode() if isinstance(value, LongString) else value
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self:
+            raise self._missing(key)
+        return _decoded(self._values[self._prefix + key])
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self._prefix + key in self._values
+        found = isinstance(key, str) and self._prefix + key in self._values
+        if found:
+            self._read.add(f"{self._prefix}{key}")
+        return found
 
     def __iter__(self) -> Iterator[str]:
         n = len(self._prefix)
@@ -147,3 +172,7 @@ class Metadata(Mapping[str, Any]):
             hint = "hotshoe inspect lists the file's contents"
         field = f"key {quoted(self._prefix + key)}"
         return MetadataKeyError("the metadata has no such key", path=self._path, field=field, hint=hint)
+
+
+def _decoded(value: Any) -> Any:
+    return value.decode() if isinstance(value, LongString) else value

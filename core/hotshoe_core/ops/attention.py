@@ -7,7 +7,7 @@ import math
 import numbers
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -152,6 +152,9 @@ class RoPE:
     original_context: int = 0
     """YaRN: the number of positions the model was trained with."""
 
+    truncate: bool = True
+    """YaRN: the ends of the ramp between kept and interpolated frequencies are rounded to whole pairs."""
+
     sections: tuple[int, ...] = ()
     """For tokens with several positions (time, row, column): how many pairs each position turns; dim / 2 in all."""
 
@@ -173,8 +176,10 @@ class RoPE:
         extrapolated = self.base ** (-2.0 * pairs / self.dim)
         if not self.ext_factor:
             return (extrapolated * self.scale).astype(np.float32)
-        low = max(0, math.floor(self._pair_turning(self.beta_fast)))
-        high = min(self.dim - 1, math.ceil(self._pair_turning(self.beta_slow)))
+        low, high = self._pair_turning(self.beta_fast), self._pair_turning(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(0, low), min(self.dim - 1, high)
         ramp = np.clip((pairs - low) / max(0.001, high - low), 0, 1)
         mix = (1 - ramp) * self.ext_factor
         return (extrapolated * (self.scale * (1 - mix) + mix)).astype(np.float32)
@@ -268,6 +273,10 @@ def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config:
     turns back. The factors divide the frequencies (Llama 3, LongRoPE). With k sections, positions are (k, n) or
     (k, ..., n): see RoPE.
     """
+    if config.ext_factor and not config.truncate:  # with factors, as backends round the ends of YaRN's ramp
+        plain = replace(config, scale=1.0, ext_factor=0.0, attn_factor=config.magnitude())
+        ratios = constant(plain.frequencies() / config.frequencies(), "rope_ratios")
+        return rope(x, positions, ratios if factors is None else ratios * factors, config=plain)
     half, dim = config.dim // 2, config.dim
     angles = _angles(positions.cast(F32), factors, config)  # (n, 1, dim / 2)
     cos, sin = angles.cos() * config.magnitude(), angles.sin() * config.magnitude()

@@ -94,8 +94,12 @@ def _report(
         yield from wrap(f"Used by default: {why}")
     yield ""
     yield "Backends:"
+    # The table names the libraries in use, and the verdict on a plugin says why its libraries cannot be used.
+    said = "\n".join(verdict.reason for verdict in verdicts if verdict.kind == "plugin")
     for verdict in verdicts:
-        yield from _verdict(verdict, verbose)
+        is_said = verdict.outcome.usable or f"{verdict.candidate}: {verdict.reason}" in said
+        if verbose or verdict.kind == "plugin" or not is_said:
+            yield from _verdict(verdict, verbose)
 
 
 def _table(devices: Sequence[Device]) -> Iterator[str]:
@@ -122,7 +126,7 @@ def _memory(device: Device) -> str:
 def _verdict(verdict: Verdict, verbose: bool) -> Iterator[str]:
     yield f"  {verdict.candidate}: {verdict.outcome.value}"
     yield from wrap(verdict.reason, "      ")
-    if verdict.hint and not verdict.outcome.usable:
+    if verdict.hint:
         yield f"      -> {verdict.hint}"  # in one line, so that a command can be copied
     if verbose:
         if verdict.origin:

@@ -11,7 +11,8 @@ from hotshoe import families
 from hotshoe.convert._layout import FileLayout
 from hotshoe.convert._match import Rules, match_tensors
 from hotshoe.convert._tokens import tokenizer_metadata
-from hotshoe_core.errors import ConversionError, ModelFileError
+from hotshoe.unread_keys import find_unread
+from hotshoe_core.errors import ConversionError, ModelError, ModelFileError
 from hotshoe_core.gguf import Metadata
 
 if TYPE_CHECKING:
@@ -63,11 +64,18 @@ def _model(checkpoint: Checkpoint, values: dict[str, Any]) -> Module:
     metadata = Metadata(values, {}, Path("the file"))
     model_class = families.find_model(metadata)
     try:
-        return model_class(model_class.config_type().from_metadata(metadata))
+        model = model_class(model_class.config_type().from_metadata(metadata))
     except ModelFileError as error:
         raise checkpoint.refusal(
             f"it describes a file that hotshoe cannot load: {error.message}", "check the sizes in config.json"
         ) from error
+    for key, value in find_unread(metadata, model).items():
+        raise ModelError(
+            f"the converter of {metadata.architecture!r} writes {key} = {value!r}, which {model_class.__module__}."
+            f"{model_class.__qualname__} does not read: loading the file would fail",
+            hint="read the key in the model's Config, do not write it, or name it in unused_keys",
+        )
+    return model
 
 
 def _needs_output(checkpoint: Checkpoint, model: Module, tied: bool) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
-from hotshoe.nn import MLP, Embedding, LayerNorm, Linear, Module, TransformerConfig, key, layers, submodule
+from hotshoe.nn import MLP, Embedding, LayerNorm, Linear, Module, TransformerConfig, derived, key, layers, submodule
 from hotshoe.nn.batch import Batch
 from hotshoe.tasks import Task
 from hotshoe_core import Tensor
@@ -21,6 +21,7 @@ _RANK = 4  # pooling_type of rerankers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TransformerConfig):
     norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
+    window: int = derived(lambda *_: 0)
 
 
 class Attention(nn.Attention):

@@ -21,6 +21,7 @@ from hotshoe.nn import (
     Module,
     RMSNorm,
     dense_or_experts,
+    derived,
     key,
     layers,
     rope_key,
@@ -29,17 +30,26 @@ from hotshoe.nn import (
 )
 from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor, ops
+from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
+
+_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
+
+
+def _magnitude(arch: Metadata, factor: float) -> float:
+    """YaRN's magnitude of the rotated elements. Files with a log multiplier scale the scores instead: Config.scale."""
+    return 1.0 if arch.get(_LOG_MULTIPLIER, 0.0) else nn.yarn_magnitude(factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(ExpertLayersConfig):
     head_dim: int = key("attention.key_length_mla", minimum=1)  # including the elements that RoPE rotates
     v_dim: int = key("attention.value_length_mla", minimum=1)
-    rope: RoPE = rope_key(interleaved=True)
+    rope: RoPE = rope_key(interleaved=True, magnitude=_magnitude)
+    window: int = derived(lambda *_: 0)
     q_rank: int = key("attention.q_lora_rank", default=0)  # 0: one matrix computes the queries
     kv_rank: int = key("attention.kv_lora_rank", minimum=1)
-    yarn_log_multiplier: float = key("rope.scaling.yarn_log_multiplier", default=0.0)
+    yarn_log_multiplier: float = key(_LOG_MULTIPLIER, default=0.0)
     n_experts: int = key("expert_count", default=0)
     n_experts_used: int = key("expert_used_count", default=0)
     normalize_experts: bool = key("expert_weights_norm", default=False)
@@ -52,8 +62,7 @@ class Config(ExpertLayersConfig):
     @property
     def scale(self) -> float:
         """The factor of the scores. It includes YaRN's temperature; other models apply that to the rotated elements."""
-        factor = 1.0 / self.rope.scale
-        temperature = 1.0 + self.yarn_log_multiplier * math.log(factor)
+        temperature = 1.0 + self.yarn_log_multiplier * math.log(max(1.0, 1.0 / self.rope.scale))
         return temperature * temperature / math.sqrt(self.head_dim)
 
 
@@ -105,7 +114,7 @@ def _by_head(x: Tensor, weight: Tensor) -> Tensor:
     return x.permute(1, 0, 2).matmul(weight, transpose=True).permute(1, 0, 2)
 
 
-class Block(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: Attention = submodule()
     mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
@@ -113,6 +122,9 @@ class Block(nn.PreNormBlock):
 class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
+
+    def unused_keys(self) -> dict[str, str]:
+        return dict.fromkeys(("attention.key_length", "attention.value_length"), "they follow from kv_rank")
 
 
 family = Family(Model)

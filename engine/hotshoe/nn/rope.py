@@ -4,72 +4,81 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
 
-__all__ = ["rope_from"]
+__all__ = ["rope_from", "yarn_magnitude"]
 
+N = TypeVar("N", int, float)
 
-_INTEGERS = ("rope.dimension_count", "rope.scaling.original_context_length")
 _MAX_INTEGER = 1 << 31
-_MIN_VALUES = {
-    "rope.dimension_count": 1,
-    "rope.freq_base": 1.0,
-    "rope.scaling.factor": 0.0,
-    "rope.scaling.original_context_length": 0,
-    "rope.scaling.attn_factor": 0.0,
-    "rope.scaling.yarn_attn_factor": 0.0,
-    "rope.scaling.yarn_ext_factor": 0.0,
-    "rope.scaling.yarn_beta_fast": 1e-3,
-    "rope.scaling.yarn_beta_slow": 1e-3,
-}
-"""Smaller values would break a logarithm or a division."""
 
 
-def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: float = 10000.0) -> RoPE:
+def yarn_magnitude(factor: float, mscale: float = 1.0) -> float:
+    """The factor of sine and cosine that YaRN wants for contexts ``factor`` times as long (arXiv:2309.00071).
+
+    mscale: what DeepSeek's and Mistral's checkpoints multiply its logarithm by.
+    """
+    return 1.0 + 0.1 * mscale * math.log(max(factor, 1.0))
+
+
+def rope_from(
+    metadata: Metadata,
+    head_dim: int,
+    *,
+    interleaved: bool,
+    base: float = 10000.0,
+    magnitude: Callable[[Metadata, float], float] = lambda _, factor: yarn_magnitude(factor),
+) -> RoPE:
     """Read the RoPE of a model.
 
     head_dim: the number of rotated elements, if the file does not give one.
     interleaved: how the architecture pairs elements: (2i, 2i + 1) if true, else (i, i + dim / 2).
     base: the frequency base, if the file does not give one.
+    magnitude: ``(metadata.arch, factor) -> float``: YaRN's factor of sine and cosine, if the file does not give it.
 
     Raises ModelFileError for invalid values and for an unknown scaling: a guess would give fluent but wrong text.
     """
     arch = metadata.arch
-    for name, minimum in _MIN_VALUES.items():
-        value = arch.get(name, None, int if name in _INTEGERS else float)
-        limit = _MAX_INTEGER if name in _INTEGERS else math.inf
-        if value is not None and not minimum <= value < limit:
-            raise arch.error(name, f"is {value}; expected {minimum} or more, and below {limit}")
-    kind = arch.get("rope.scaling.type", "none")
-    factor = arch.get("rope.scaling.factor", 1.0) or 1.0
+    context = _number(arch, "rope.scaling.original_context_length", 0, 0)
     rope = RoPE(
-        dim=arch.get("rope.dimension_count", head_dim),
-        base=arch.get("rope.freq_base", base),
+        dim=_number(arch, "rope.dimension_count", head_dim, 1),
+        base=_number(arch, "rope.freq_base", base, 1.0),
         interleaved=interleaved,
-        attn_factor=arch.get("rope.scaling.attn_factor", 1.0) or 1.0,
-        original_context=arch.get("rope.scaling.original_context_length", 0) or arch.require("context_length", int),
+        attn_factor=_number(arch, "rope.scaling.attn_factor", 1.0, 0.0) or 1.0,
+        original_context=context or arch.require("context_length", int),
     )
+    kind = arch.get("rope.scaling.type", "linear")
     if kind in ("none", "longrope"):  # the factors of longrope are tensors
         return rope
-    if kind == "linear":
-        return dataclasses.replace(rope, scale=1.0 / factor)
-    if kind == "yarn":
-        # YaRN (Peng et al. 2023, arXiv:2309.00071). The key holds the total magnitude, as checkpoints do; attn_factor
-        # multiplies YaRN's own magnitude, as in ggml.
-        magnitude = 1.0 + 0.1 * math.log(factor)
-        # DeepSeek's models scale the scores instead: see models/deepseek2.py
-        default = 1.0 if arch.get("rope.scaling.yarn_log_multiplier", 0.0) else magnitude
-        attn_factor = arch.get("rope.scaling.yarn_attn_factor", default) or default
-        return dataclasses.replace(
-            rope,
-            scale=1.0 / factor,
-            attn_factor=attn_factor / magnitude,
-            ext_factor=arch.get("rope.scaling.yarn_ext_factor", 1.0),
-            beta_fast=arch.get("rope.scaling.yarn_beta_fast", 32.0),
-            beta_slow=arch.get("rope.scaling.yarn_beta_slow", 1.0),
+    if kind not in ("linear", "yarn"):
+        raise arch.error(
+            "rope.scaling.type", f"unknown RoPE scaling {kind[:60]!r}; expected none, linear, yarn or longrope"
         )
-    raise arch.error(
-        "rope.scaling.type", f"unknown RoPE scaling {kind[:60]!r}; expected none, linear, yarn or longrope"
+    # files of 2023 call the factor scale_linear
+    name = "rope.scaling.factor" if "rope.scaling.factor" in arch else "rope.scale_linear"
+    factor = _number(arch, name, 1.0, 0.0) or 1.0
+    rope = dataclasses.replace(rope, scale=1.0 / factor)
+    if kind == "linear":
+        return rope
+    total = _number(arch, "rope.scaling.yarn_attn_factor", 0.0, 0.0) or magnitude(arch, factor)
+    return dataclasses.replace(
+        rope,
+        # the key holds the total magnitude, as checkpoints do; attn_factor multiplies YaRN's own one, as in ggml
+        attn_factor=rope.attn_factor * total / (1.0 + 0.1 * math.log(factor)),
+        ext_factor=_number(arch, "rope.scaling.yarn_ext_factor", 1.0, 0.0),
+        beta_fast=_number(arch, "rope.scaling.yarn_beta_fast", 32.0, 1e-3),
+        beta_slow=_number(arch, "rope.scaling.yarn_beta_slow", 1.0, 1e-3),
     )
+
+
+def _number(arch: Metadata, name: str, default: N, minimum: N) -> N:
+    """Read a number. Smaller values than the minimum would break a logarithm or a division."""
+    value = arch.get(name, default)
+    if not minimum <= value < (_MAX_INTEGER if isinstance(value, int) else math.inf):
+        limit = _MAX_INTEGER if isinstance(default, int) else math.inf
+        raise arch.error(name, f"is {value}; expected {minimum} or more, and below {limit}")
+    return value

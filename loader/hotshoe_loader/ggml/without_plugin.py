@@ -88,10 +88,18 @@ def _too_many(n: int) -> Rejected:
     )
 
 
-def jobs_without_plugin(driver: Job, backends: Iterable[str], folders: Iterable[Path]) -> list[Job]:
-    """One job of the driving plugin for each backend, because a library may crash its process."""
+def jobs_without_plugin(
+    driver: Job, backends: Iterable[str], folders: Iterable[Path], patient_for: Collection[str]
+) -> list[Job]:
+    """One job of the driving plugin for each backend, because a library may crash its process.
+
+    patient_for: the backends whose devices the caller named.
+    """
     paths = tuple(map(str, folders))
-    return [replace(driver, driven_backend=backend, paths=paths, skip={}) for backend in backends]
+    return [
+        replace(driver, driven_backend=backend, paths=paths, patient=backend in patient_for, skip={})
+        for backend in backends
+    ]
 
 
 def _vet(backend: str, libraries: Sequence[LibraryCandidate], policy: Policy) -> None:

@@ -326,6 +326,7 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     "rope: YaRN's betas exchanged": rope(beta_fast=lambda c: c.beta_slow, beta_slow=lambda c: c.beta_fast),
     "rope: YaRN's betas are 32 and 1": rope(beta_fast=32.0, beta_slow=1.0),
     "rope: YaRN's length is 4096": rope(original_context=lambda c: 4096 if c.original_context else 0),
+    "rope: YaRN's ramp always rounded": rope(truncate=True),
     "rope: turned back": operand(1, lambda at: -at),
     "rope: one position on": operand(1, lambda at: at + 1),
     "rope: counted from the first": operand(1, lambda at: at - at.reshape(-1)[0]),

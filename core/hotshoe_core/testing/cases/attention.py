@@ -22,6 +22,7 @@ def rope() -> Iterator[Case]:
     variants: tuple[dict[str, Any], ...] = ({}, {"base": 500.0, "scale": 0.5}, yarn)
     configs = [RoPE(8, interleaved=i, **v) for i in (False, True) for v in variants]
     configs += [RoPE(8, attn_factor=1.25), RoPE(8, beta_fast=16.0, beta_slow=2.0, attn_factor=0.9, **yarn)]
+    configs += [RoPE(8, truncate=False, **yarn), RoPE(8, truncate=False, interleaved=True, **yarn)]
     configs += [RoPE(4), RoPE(4, interleaved=True), RoPE(4, interleaved=True, **yarn)]
     for config in configs:
         c = {"config": config}

@@ -100,9 +100,8 @@ def hotshoe_drive(backend: str) -> list[GgmlProvider]:
 
 @hookimpl
 def hotshoe_adopt(folder: Path) -> list[GgmlProvider]:
-    """A provider for each kind of library in the folder, which has its own libggml-base."""
+    """The CPU of a folder that has its own libggml-base. The loader finds its other libraries: see hotshoe_drive."""
     from hotshoe_ggml.native import adopt
 
     adopt(folder)
-    names = {path.name.partition("ggml-")[2].partition(".")[0].partition("-")[0] for path in folder.glob("*ggml-*.*")}
-    return [GgmlProvider(f"ggml-{name}", name, folder, name) for name in sorted(names - {"base"})]
+    return [GgmlProvider("ggml-cpu", "cpu", folder, "cpu")]

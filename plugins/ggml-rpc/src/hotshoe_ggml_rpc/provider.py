@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
+import struct
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, OptionError
 from hotshoe_core.errors.text import printable
-from hotshoe_ggml.native import NativeLibraryError, load_backend, server
+from hotshoe_ggml.native import NativeLibraryError, is_connected, load_backend, server
 from hotshoe_ggml.provider import GgmlProvider
 
 __all__ = ["LIBRARY_DIR", "VARIABLE", "RpcProvider", "endpoints", "split_address"]
@@ -20,6 +23,11 @@ logger = logging.getLogger("hotshoe.ggml")
 
 VARIABLE = "HOTSHOE_RPC"
 _TIMEOUT = "HOTSHOE_RPC_TIMEOUT"
+_HELLO = struct.pack("<BQ24x", 14, 24)
+"""RPC_CMD_HELLO, the size of its body, and the body, which offers no other transport: see ggml-rpc.cpp."""
+_MAX_WAIT = 3.0
+"""Seconds that servers may take to answer when devices are listed: less than a probe may take."""
+
 LIBRARY_DIR = Path(__file__).resolve().parent / "lib"
 
 
@@ -46,6 +54,26 @@ def endpoints() -> list[str]:
     return found
 
 
+def _problem_with(endpoint: str) -> str | None:
+    """Why a server does not answer the first message of the protocol; None if it does.
+
+    All servers are asked at the same time, before the library connects to one after the other and waits for each.
+    """
+    address = split_address(endpoint)
+    assert address is not None  # endpoints() has checked it
+    if is_connected(endpoint):  # ggml's own server has one connection at a time
+        return None
+    limit = min(_MAX_WAIT, float(os.environ.get(_TIMEOUT, "10")))
+    try:
+        with socket.create_connection(address, limit) as connection:
+            connection.sendall(_HELLO)
+            return None if connection.recv(1) else "it closed the connection"
+    except TimeoutError:
+        return f"no answer for {limit:g} seconds"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
 class RpcProvider(GgmlProvider):
     """Devices ``rpc:0``, ``rpc:1``, … in the order of the servers. They are of type ACCEL, so never the default.
 
@@ -69,8 +97,13 @@ class RpcProvider(GgmlProvider):
         found: list[Device] = []
         silent: list[str] = []
         number = 0
-        for endpoint in endpoints():
+        servers = endpoints()
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            problems = list(pool.map(_problem_with, servers))
+        for endpoint, problem in zip(servers, problems):
             try:
+                if problem is not None:
+                    raise NativeLibraryError(f"no server answers at {endpoint}: {problem}")
                 devices = server(library, endpoint).devices()
             except NativeLibraryError as error:
                 logger.warning("%s", error.message)

@@ -15,7 +15,7 @@ def _can_rotate(node: Tensor) -> bool:
     It moves the elements that do not rotate in pairs: in a head of odd size it would write one past the end.
     """
     c = node.attrs["config"]
-    if not indices_are_i32(0, 1)(node) or node.shape[-1] % 2:
+    if not indices_are_i32(0, 1)(node) or node.shape[-1] % 2 or (c.ext_factor and not c.truncate):
         return False
     if not c.sections:
         return True

@@ -19,6 +19,7 @@ from hotshoe_ggml.native.libraries import (
     build_info,
     device_facts,
     ffi,
+    is_connected,
     kernels,
     lib,
     library_of,
@@ -32,5 +33,5 @@ from hotshoe_ggml.native.libraries import (
 __all__ = [
     "LIBRARY_DIR", "PACKAGE_DIR", "BackendLibrary", "BuildInfo", "DeviceFacts", "NativeLibraryError",
     "NothingToRunOnError", "Variant", "adopt", "base_path", "best_variant", "build_info", "device_facts", "ffi",
-    "kernels", "lib", "library_of", "load_backend", "load_cpu", "score", "server", "variants",
+    "is_connected", "kernels", "lib", "library_of", "load_backend", "load_cpu", "score", "server", "variants",
 ]  # fmt: skip

@@ -39,6 +39,7 @@ __all__ = [
     "build_info",
     "device_facts",
     "ffi",
+    "is_connected",
     "kernels",
     "lib",
     "library_of",
@@ -403,6 +404,11 @@ def server(path: Path, endpoint: str) -> BackendLibrary:
                 raise NativeLibraryError(f"the RPC server at {endpoint} cannot be used: {why}")
             _servers[endpoint] = BackendLibrary(path, library.handle, registration, endpoint)
         return _servers[endpoint]
+
+
+def is_connected(endpoint: str) -> bool:
+    """Whether this process has used the RPC server at ``host:port``."""
+    return endpoint in _servers
 
 
 def library_of(device: Device) -> BackendLibrary:
