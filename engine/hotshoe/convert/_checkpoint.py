@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.convert._json import read_object
 from hotshoe.convert._safetensors import StoredTensor, read_header, read_tensor
 from hotshoe.convert._sentence import SentenceModules, read_sentence_modules
+from hotshoe.convert._settings import Settings
 from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.errors.arguments import file_path
 
@@ -31,11 +32,14 @@ class Checkpoint:
     """The folder that the user named."""
     model: Path
     """The folder with config.json: ``folder``, or a folder inside it."""
-    config: dict[str, Any] = field(repr=False)
+    config: Settings = field(repr=False)
     """The content of config.json."""
     tensors: dict[str, StoredTensor] = field(repr=False)
     sentence: SentenceModules
     """What the files of sentence-transformers say."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", Settings(self.config))
 
     @property
     def architecture(self) -> str | None:
