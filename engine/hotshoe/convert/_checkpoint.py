@@ -32,8 +32,8 @@ class Checkpoint:
     """The folder that the user named."""
     model: Path
     """The folder with config.json: ``folder``, or a folder inside it."""
-    config: Settings = field(repr=False)
-    """The content of config.json."""
+    config: dict[str, Any] = field(repr=False)
+    """The content of config.json. It becomes a ``Settings``, which remembers what was read."""
     tensors: dict[str, StoredTensor] = field(repr=False)
     sentence: SentenceModules
     """What the files of sentence-transformers say."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
@@ -106,7 +106,7 @@ class Settings(dict[str, Any]):
 
 def check_settings_read(checkpoint: Checkpoint) -> None:
     """Raise ConversionError if config.json has a setting that changes the arithmetic and that no code has read."""
-    config = checkpoint.config
+    config = cast("Settings", checkpoint.config)
     unread = config.unread()
     found = [f"{key} is {value!r}" for key, value in unread.items() if _matters(key, value, config)]
     if unread.keys() & set(_ACTIVATIONS) and not {k for k in config if k not in unread} & set(_ACTIVATIONS):
