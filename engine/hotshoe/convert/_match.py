@@ -116,7 +116,7 @@ class _Matcher:
         """The tensors of the file that have the same source, by name of each."""
 
     def _choose_forms(self, model: Module, shapes: Mapping[str, Shape]) -> None:
-        """Choose the forms that the checkpoint has. But tensors that rules name are cut from the one that holds them."""
+        """Choose the forms that the checkpoint has. Tensors that rules name are cut from the one that holds them."""
         named = {*self.rules.recipes, *self.rules.required}
         before = [
             (module, attribute, {other: getattr(module, other) for other in others})
