@@ -25,7 +25,7 @@ from hotshoe.families import Family
 from hotshoe.tokenizers import SentencePieceDecoder, Tokenizer, Vocabulary, add_tokens, find_roles, hidden_ids
 
 
-class Block(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: nn.Attention = nn.submodule()
     mlp: nn.GatedMLP = nn.submodule()
 
@@ -42,6 +42,7 @@ family = Family(Model)
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
+    checkpoint.require("hidden_act", "silu", "silu")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "yarn")
     return make_layout(checkpoint, "mine", sizes.keys() | rope.keys() | {"spice": 3}, vocab=sizes.vocab)
 

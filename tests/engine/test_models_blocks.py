@@ -12,6 +12,7 @@ import pytest
 from hotshoe import nn
 from hotshoe.kvcache import UncachedView
 from hotshoe.nn import Linear, Module, layers, submodule, tensor
+from hotshoe.nn._choose_forms import choose_forms
 from hotshoe.nn.batch import Batch
 from hotshoe_core import DType, Tensor, constant
 from hotshoe_core.eager.reference import open_reference
@@ -55,8 +56,11 @@ class Heads:
     dim: int = 12
     n_heads: tuple[int, ...] = (4,)
     n_kv_heads: tuple[int, ...] = (2,)
-    head_dim: int = 3
-    window: int = 0
+    head_dims: tuple[int, ...] = (3,)
+    v_dims: tuple[int, ...] = (3,)
+
+    def window_for(self, layer: int) -> int:
+        return 0
 
 
 class Plain(nn.Attention):
@@ -69,6 +73,7 @@ class Plain(nn.Attention):
 @pytest.mark.parametrize("extra", ["nothing", "slopes", "sinks"])
 def test_attention_with_soft_cap_and(extra: str) -> None:
     attention, n = Plain(Heads(), layer=0), 5
+    choose(attention, "attn_q", "attn_k", "attn_v")
     given = {} if extra == "nothing" else {extra: values(4)}
     w = fill(attention, **given)
     x, positions = values(n, 12), np.arange(n, dtype=np.int32)
@@ -92,14 +97,19 @@ def test_attention_with_soft_cap_and(extra: str) -> None:
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
 
 
+class WithoutRope(nn.Attention):
+    rope = None
+
+
+def choose(module: Module, *names: str) -> None:
+    """Choose the forms of a file with these tensors."""
+    choose_forms(module, {f"{name}.weight": () for name in names})
+
+
 def test_fused_attention_is_attention() -> None:
-    class Fused(nn.FusedAttention):
-        rope = None
-
-    class Apart(nn.Attention):
-        rope = None
-
-    fused, apart = Fused(Heads(), layer=0), Apart(Heads(), layer=0)
+    fused, apart = WithoutRope(Heads(), layer=0), WithoutRope(Heads(), layer=0)
+    choose(fused, "attn_qkv", "attn_output")
+    choose(apart, "attn_q", "attn_k", "attn_v", "attn_output")
     w = fill(apart)
     fill(fused, attn_qkv=np.concatenate([w["attn_q"], w["attn_k"], w["attn_v"]]), attn_output=w["attn_output"])
     x, positions = values(2, 5, 12), np.arange(5, dtype=np.int32)

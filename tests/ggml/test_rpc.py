@@ -36,6 +36,7 @@ from hotshoe_ggml.native import lib
 from hotshoe_ggml.unit import Unit
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
+DATA = Path(__file__).parents[1] / "data"
 PROMPT = "In the beginning"
 
 
@@ -159,6 +160,19 @@ def test_sampling_runs_where_the_logits_are(sampling: DeviceSampling) -> None:
         assert splits.fallbacks == ()
         assert [s.device for s in splits.splits] == ["cpu", "rpc:0"]
         assert model.generate(PROMPT, max_tokens=3, temperature=0 if sampling.kind == "argmax" else 1).tokens
+
+
+@pytest.mark.usefixtures("servers")
+def test_experts_in_groups_are_chosen_on_the_device() -> None:
+    path = DATA / "llamacpp" / "DeepseekV3ForCausalLM.gguf"
+    ids = [5, 7, 9, 11]
+    with hotshoe.load_model(path, "cpu", kv_dtype="f32", n_ctx=64) as model:
+        assert isinstance(model, TextModel)
+        expected = model.logits(ids)
+    with hotshoe.load_model(path, "rpc:0", kv_dtype="f32", n_ctx=64, fallback=False) as model:
+        assert isinstance(model, TextModel)
+        assert np.abs(model.logits(ids) - expected).max() <= 1e-5 * np.abs(expected).max()
+        assert model.placements().fallbacks == ()
 
 
 @pytest.mark.usefixtures("servers")

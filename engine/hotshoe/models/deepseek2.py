@@ -114,7 +114,7 @@ def _by_head(x: Tensor, weight: Tensor) -> Tensor:
     return x.permute(1, 0, 2).matmul(weight, transpose=True).permute(1, 0, 2)
 
 
-class Block(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: Attention = submodule()
     mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 

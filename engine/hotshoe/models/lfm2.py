@@ -15,21 +15,16 @@ class Config(TextConfig):
     kernel_size: int = key("shortconv.l_cache", minimum=2)  # tokens that a convolution sees
 
 
-class AttentionBlock(nn.PreNormBlock):
-    attention: nn.NormedAttention = submodule()
-    mlp: GatedMLP = submodule()
-
-
-class ConvolutionBlock(nn.PreNormBlock):
-    attention: ShortConv = submodule()  # in the place of attention
+class Block(nn.TransformerBlock):
+    attention: nn.NormedAttention | ShortConv = submodule(
+        choose=lambda c, i: nn.NormedAttention if c.n_kv_heads[i] else ShortConv
+    )
     mlp: GatedMLP = submodule()
 
 
 class Model(nn.Decoder):
     config: Config
-    blocks: list[AttentionBlock | ConvolutionBlock] = layers(
-        "blk", choose=lambda config, i: AttentionBlock if config.n_kv_heads[i] else ConvolutionBlock
-    )
+    blocks: list[Block] = layers("blk")
     norm: RMSNorm = submodule("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
 
 

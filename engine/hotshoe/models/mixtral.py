@@ -23,7 +23,7 @@ class Attention(nn.Attention):
     rope_factors: Tensor | None = tensor("rope_freqs.weight", use="div", optional=True, of_model=True)  # Llama 3's
 
 
-class Block(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: Attention = submodule()
     mlp: MixtureOfExperts = submodule()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import FusedAttention, FusedGatedMLP, TextConfig, layers, submodule, tensor
+from hotshoe.nn import GatedMLP, TextConfig, layers, submodule, tensor
 from hotshoe_core import Tensor
 
 
-class Attention(FusedAttention):
+class Attention(nn.Attention):
     long_factors: Tensor | None = tensor("rope_factors_long.weight", use="div", optional=True, of_model=True)
     short_factors: Tensor | None = tensor("rope_factors_short.weight", use="div", optional=True, of_model=True)
 
@@ -19,9 +19,9 @@ class Attention(FusedAttention):
         return self.long_factors if cfg.n_ctx > cfg.rope.original_context else self.short_factors
 
 
-class Block(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: Attention = submodule()
-    mlp: FusedGatedMLP = submodule()
+    mlp: GatedMLP = submodule()
 
 
 class Model(nn.Decoder):

@@ -7,7 +7,7 @@ from hotshoe.families import Family
 from hotshoe.nn import GatedMLP, TextConfig, layers, submodule
 
 
-class Block(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: nn.Attention = submodule()
     mlp: GatedMLP = submodule()
 

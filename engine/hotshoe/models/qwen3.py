@@ -13,7 +13,7 @@ _POOLED = (1, 2, 3)  # pooling_type: mean, first, last
 _RANK = 4  # pooling_type of rerankers
 
 
-class Block(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: nn.NormedAttention = submodule()
     mlp: GatedMLP = submodule()
 

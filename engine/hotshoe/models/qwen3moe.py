@@ -7,7 +7,7 @@ from hotshoe.families import Family
 from hotshoe.nn import ExpertConfig, MixtureOfExperts, layers, submodule
 
 
-class Block(nn.PreNormBlock):
+class Block(nn.TransformerBlock):
     attention: nn.NormedAttention = submodule()
     mlp: MixtureOfExperts = submodule()
 

@@ -3,13 +3,27 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from hotshoe.nn.attention import Attention, FusedAttention, NormedAttention
-from hotshoe.nn.basic import Conv2D, Conv3D, Embedding, LayerNorm, Linear, RMSNorm
+from hotshoe.nn.attention import Attention, NormedAttention
+from hotshoe.nn.basic import (
+    Conv2D,
+    Conv3D,
+    Embedding,
+    LayerNorm,
+    LayerNormByHead,
+    Linear,
+    Norm,
+    RMSNorm,
+    UnweightedRMSNorm,
+    WideRMSNorm,
+)
 from hotshoe.nn.binder import bind
-from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, key, rope_key
-from hotshoe.nn.decoder import Backbone, Block, Decoder, PreNormBlock
-from hotshoe.nn.mlp import MLP, FusedGatedMLP, GatedMLP
+from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, key, pattern_key, rope_key
+from hotshoe.nn.decoder import Backbone, Block, Decoder, SandwichBlock, TransformerBlock
+from hotshoe.nn.encoder import Encoder, EncoderConfig, PostNormBlock
+from hotshoe.nn.mlp import MLP, GatedMLP
 from hotshoe.nn.module import Module, layers, submodule, tensor
+from hotshoe.nn.pattern import LayerPattern
+from hotshoe.nn.positions import LearnedPositions, Temperature, alibi_slopes
 from hotshoe.nn.rope import rope_from, yarn_magnitude
 
 if TYPE_CHECKING:
@@ -34,29 +48,40 @@ __all__ = [
     "Conv3D",
     "Decoder",
     "Embedding",
+    "Encoder",
+    "EncoderConfig",
     "ExpertConfig",
     "ExpertLayersConfig",
     "Experts",
-    "FusedAttention",
-    "FusedGatedMLP",
     "GatedMLP",
     "GatedSharedExperts",
     "LayerNorm",
+    "LayerNormByHead",
+    "LayerPattern",
+    "LearnedPositions",
     "Linear",
     "MixtureOfExperts",
     "Module",
+    "Norm",
     "NormedAttention",
-    "PreNormBlock",
+    "PostNormBlock",
     "RMSNorm",
+    "SandwichBlock",
     "SharedExperts",
+    "Temperature",
     "TextConfig",
+    "TransformerBlock",
     "TransformerConfig",
+    "UnweightedRMSNorm",
+    "WideRMSNorm",
+    "alibi_slopes",
     "bind",
     "dense_or_experts",
     "derived",
     "gating_key",
     "key",
     "layers",
+    "pattern_key",
     "rope_from",
     "rope_key",
     "submodule",

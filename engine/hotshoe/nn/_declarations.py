@@ -33,7 +33,8 @@ class Declaration(NamedTuple):
     shape: Callable[[Any, int], Sequence[int | None]] | None = None
     of_model: bool = False
     when: Callable[[Any, int], bool] | None = None
-    choose: Callable[[Any, int], type[Any]] | None = None
+    choose: Callable[[Any, int], type[Any] | None] | None = None
+    instead_of: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         use = [f"use={self.use!r}"] if self.use else []
@@ -152,16 +153,16 @@ def _check_annotation(cls: type, attribute: str, declared: Declaration, annotati
     if declared.form == "layers":
         inner = typing.get_args(annotation) if typing.get_origin(annotation) in (list, Sequence) else ()
         options = _without_none(inner[0]) if inner else []
-        fits = bool(options) and all(_is_subclass(option, module) for option in options)
-        if fits and declared.choose is None and len(options) > 1:
-            raise definition_error(
-                cls, attribute, f"{len(options)} classes of layers, but no rule that picks one for each layer",
-                hint=f"layers({declared.names[0]!r}, choose=lambda config, index: …)",
-            )  # fmt: skip
-    elif declared.form == "tensor":
+    if declared.form == "tensor":
         fits = options == [Tensor]
     else:
-        fits = all(_is_subclass(option, module) for option in options) and (len(options) == 1 or bool(declared.choose))
+        fits = bool(options) and all(_is_subclass(option, module) for option in options)
+        if fits and declared.choose is None and len(options) > 1:
+            given = ", ".join([*map(repr, declared.names), "choose=lambda config, layer: …"])
+            raise definition_error(
+                cls, attribute, f"{len(options)} classes, but no rule that picks one for each layer",
+                hint=f"{declared.form}({given})",
+            )  # fmt: skip
     names = ", ".join(map(repr, declared.names)) or '"name"'
     as_tensor = f'{attribute}: Tensor = tensor({names}, use="…")'
     if not fits:

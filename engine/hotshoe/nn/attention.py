@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hotshoe.kvcache import AttentionSpec, AttentionView
-from hotshoe.nn.basic import LayerNorm, Linear, RMSNorm
+from hotshoe.nn.basic import Linear, RMSNorm
 from hotshoe.nn.module import Module, submodule
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.ops import RoPE
 
 if TYPE_CHECKING:
+    from hotshoe.nn.basic import Norm
     from hotshoe.nn.batch import Batch
+    from hotshoe.nn.positions import Temperature
 
-__all__ = ["Attention", "FusedAttention", "NormedAttention"]
+__all__ = ["Attention", "NormedAttention"]
 
 
-class _Attention(Module):
-    """Attention, however queries, keys and values are stored.
+class Attention(Module):
+    """Attention, with biases if the file has them. A file may hold the matrices of queries, keys and values as one.
 
-    A subclass declares the optional tensors that its files hold, with ``submodule`` or ``tensor``. It overrides the
+    A subclass declares further tensors that its files hold, with ``submodule`` or ``tensor``. It overrides the
     properties that its config expresses differently or that depend on the layer (``self.layer``).
     """
 
-    out: Linear = submodule("attn_output", shape=lambda c, i: (c.dim, c.n_heads[i] * c.head_dim))
-    q_norm: RMSNorm | LayerNorm | None = None
-    """A norm over each query head, before RoPE."""
-    k_norm: RMSNorm | LayerNorm | None = None
-    """A norm over each key head, before RoPE."""
+    q: Linear = submodule("attn_q", shape=lambda c, i: (c.n_heads[i] * c.head_dims[i], c.dim))
+    k: Linear = submodule("attn_k", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dims[i], c.dim))
+    v: Linear = submodule("attn_v", shape=lambda c, i: (c.n_kv_heads[i] * c.v_dims[i], c.dim))
+    qkv: Linear | None = submodule(
+        "attn_qkv", instead_of=("q", "k", "v"),
+        shape=lambda c, i: ((c.n_heads[i] + c.n_kv_heads[i]) * c.head_dims[i] + c.n_kv_heads[i] * c.v_dims[i], c.dim),
+    )  # fmt: skip
+    out: Linear = submodule("attn_output", shape=lambda c, i: (c.dim, c.n_heads[i] * c.v_dims[i]))
+    q_norm: Norm | None = None
+    """A norm of queries, (..., n, heads, head_dim): over each head, or over all heads together (WideRMSNorm)."""
+    k_norm: Norm | None = None
+    v_norm: Norm | None = None
+    norm_after_rope: ClassVar[bool] = False
+    """True if queries and keys are normalised after RoPE instead of before it."""
+    gate: Linear | None = None
+    """A gate of the result, computed from the input: one number for each head, or for each element of a head."""
+    gate_activation: ClassVar[Literal["sigmoid", "softplus"]] = "sigmoid"
     sinks: Tensor | None = None
     """Attention sinks, (heads,): a logit of each head that takes a share of the softmax and has no value."""
     slopes: Tensor | None = None
@@ -36,6 +50,10 @@ class _Attention(Module):
     """In an encoder: ``window // 2`` positions before a token and as many after it are its window."""
     softcap: float = 0.0
     """Scores become ``softcap * tanh(scores / softcap)``; 0 for no cap."""
+    clamp: float = 0.0
+    """Queries, keys and values are limited to this absolute value; 0 for no limit."""
+    temperature: Temperature | None = None
+    """How queries are scaled by their positions; None if they are not."""
 
     @property
     def n_heads(self) -> int:
@@ -48,9 +66,21 @@ class _Attention(Module):
         return heads
 
     @property
+    def head_dim(self) -> int:
+        """Elements of a head's query and key."""
+        dim: int = self.config.head_dims[self.layer]
+        return dim
+
+    @property
+    def v_dim(self) -> int:
+        """Elements of a head's value."""
+        dim: int = self.config.v_dims[self.layer]
+        return dim
+
+    @property
     def rope(self) -> RoPE | None:
-        """The rotary position embedding of queries and keys; None if the model has none."""
-        rope: RoPE | None = self.config.rope
+        """The rotary position embedding of queries and keys; None if the layer has none."""
+        rope: RoPE | None = self.config.rope_for(self.layer)
         return rope
 
     @property
@@ -61,20 +91,21 @@ class _Attention(Module):
     @property
     def window(self) -> int:
         """How many positions a token sees, itself included; 0 for all."""
-        window: int = self.config.window
+        window: int = self.config.window_for(self.layer)
         return window
 
     @property
     def scale(self) -> float:
         """The factor of the scores ``q @ k.T``."""
-        scale: float = self.config.head_dim**-0.5
+        scale: float = self.head_dim**-0.5
         return scale
 
     def cache_spec(self) -> AttentionSpec:
         """What the cache stores for this layer."""
         return AttentionSpec(
             self.n_kv_heads,
-            self.config.head_dim,
+            self.head_dim,
+            self.v_dim,
             window=self.window,
             both_sides=self.both_sides and self.window > 0,
             rope=self.rope,
@@ -82,23 +113,55 @@ class _Attention(Module):
         )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (..., n, heads, head_dim), and keys and values (..., n, kv_heads, head_dim)."""
-        raise NotImplementedError
+        """Queries (..., n, heads, head_dim), keys (..., n, kv_heads, head_dim) and values (..., n, kv_heads, v_dim)."""
+        n, kv, dim = self.n_heads, self.n_kv_heads, self.head_dim
+
+        def heads(y: Tensor, n: int) -> Tensor:
+            return y.reshape(*x.shape[:-1], n, -1)
+
+        if self.qkv is None:
+            return heads(self.q(x), n), heads(self.k(x), kv), heads(self.v(x), kv)
+        whole = self.qkv(x)
+        if self.v_dim == dim:
+            whole = heads(whole, n + 2 * kv)
+            return whole[..., :n, :], whole[..., n : n + kv, :], whole[..., n + kv :, :]
+        ends = n * dim, (n + kv) * dim
+        return (
+            heads(whole[..., : ends[0]], n),
+            heads(whole[..., ends[0] : ends[1]], kv),
+            heads(whole[..., ends[1] :], kv),
+        )
 
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """(..., n, dim) to (..., n, dim)."""
         q, k, v = self.project(x)
-        if self.q_norm is not None:
-            q = self.q_norm(q)
-        if self.k_norm is not None:
-            k = self.k_norm(k)
+        if self.clamp:
+            q, k, v = (y.clamp(-self.clamp, self.clamp) for y in (q, k, v))
+        if not self.norm_after_rope:
+            q, k = self._normalised(q, k)
         if self.rope is not None:
             q = ops.rope(q, batch.positions, self.rope_factors, config=self.rope)
             k = ops.rope(k, batch.positions, self.rope_factors, config=self.rope)
+        if self.norm_after_rope:
+            q, k = self._normalised(q, k)
+        if self.v_norm is not None:
+            v = self.v_norm(v)
+        if self.temperature is not None:
+            q = q * self.temperature.factors(batch.positions)
         k, v = view.update(k, v)
         mask = view.mask if self.slopes is None else view.mask + self._distances(self.slopes, batch, view)
         y = ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
-        return self.out(y.reshape(*x.shape[:-1], -1))
+        return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))
+
+    def finish(self, y: Tensor, x: Tensor) -> Tensor:
+        """Change the result of attention, (..., n, heads, v_dim), before the output matrix. ``x``: the input."""
+        if self.gate is None:
+            return y
+        gate = self.gate(x).reshape(*y.shape[:-1], -1)
+        return y * (gate.sigmoid() if self.gate_activation == "sigmoid" else gate.softplus())
+
+    def _normalised(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.q_norm(q) if self.q_norm is not None else q, self.k_norm(k) if self.k_norm is not None else k
 
     def _distances(self, slopes: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """ALiBi (Press et al. 2021, arXiv:2108.12409): distant positions get lower scores. (heads, n, m)."""
@@ -107,33 +170,8 @@ class _Attention(Module):
         return slopes.reshape(-1, 1, 1) * distances
 
 
-class Attention(_Attention):
-    """Attention with one matrix each for queries, keys and values, with a bias if the file has one."""
-
-    q: Linear = submodule("attn_q", shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.dim))
-    k: Linear = submodule("attn_k", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim, c.dim))
-    v: Linear = submodule("attn_v", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim, c.dim))
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        def heads(y: Tensor, n: int) -> Tensor:
-            return y.reshape(*x.shape[:-1], n, self.config.head_dim)
-
-        return heads(self.q(x), self.n_heads), heads(self.k(x), self.n_kv_heads), heads(self.v(x), self.n_kv_heads)
-
-
 class NormedAttention(Attention):
     """Attention with an RMS norm over each query head and each key head, after Henry et al. 2020, arXiv:2010.04245."""
 
-    q_norm: RMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.head_dim,))
-    k_norm: RMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.head_dim,))
-
-
-class FusedAttention(_Attention):
-    """Attention with one matrix whose rows are queries, then keys, then values."""
-
-    qkv: Linear = submodule("attn_qkv", shape=lambda c, i: ((c.n_heads[i] + 2 * c.n_kv_heads[i]) * c.head_dim, c.dim))
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, kv = self.n_heads, self.n_kv_heads
-        qkv = self.qkv(x).reshape(*x.shape[:-1], q + 2 * kv, self.config.head_dim)
-        return qkv[..., :q, :], qkv[..., q : q + kv, :], qkv[..., q + kv :, :]
+    q_norm: RMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.head_dims[i],))
+    k_norm: RMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.head_dims[i],))

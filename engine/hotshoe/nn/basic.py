@@ -9,7 +9,18 @@ from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import ShapeError, WeightsError
 from hotshoe_core.tensors.tensor import Shape
 
-__all__ = ["Conv2D", "Conv3D", "Embedding", "LayerNorm", "Linear", "RMSNorm"]
+__all__ = [
+    "Conv2D",
+    "Conv3D",
+    "Embedding",
+    "LayerNorm",
+    "LayerNormByHead",
+    "Linear",
+    "Norm",
+    "RMSNorm",
+    "UnweightedRMSNorm",
+    "WideRMSNorm",
+]
 
 
 class Linear(Module):
@@ -88,7 +99,14 @@ class Embedding(Module):
             )
 
 
-class LayerNorm(Module):
+class Norm(Module):
+    """Base class of norms: (..., dim) to (..., dim)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class LayerNorm(Norm):
     """Layer normalisation over the last axis, with ``config.norm_eps``."""
 
     weight: Tensor = tensor("weight", use="mul")
@@ -100,7 +118,17 @@ class LayerNorm(Module):
         return ops.layer_norm(x, weight, bias, eps=self.config.norm_eps)
 
 
-class RMSNorm(Module):
+class LayerNormByHead(Norm):
+    """Layer normalisation over the last axis, with weights of its own for each head: (..., heads, head_dim)."""
+
+    weight: Tensor = tensor("weight", use="mul")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight = _require_shape(self.weight, x.shape[-2:], "it normalises each head")
+        return ops.layer_norm(x, eps=self.config.norm_eps) * weight
+
+
+class RMSNorm(Norm):
     """Root mean square normalisation over the last axis, with ``config.norm_eps``."""
 
     weight: Tensor = tensor("weight", use="mul")
@@ -108,6 +136,24 @@ class RMSNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         weight = _require_shape(self.weight, x.shape[-1:], "it normalises the last axis")
         return ops.rms_norm(x, weight, eps=self.config.norm_eps)
+
+
+class WideRMSNorm(Norm):
+    """Root mean square normalisation over the last two axes together: all heads of a query or key."""
+
+    weight: Tensor = tensor("weight", use="mul")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        flat = x.reshape(*x.shape[:-2], -1)
+        weight = _require_shape(self.weight, flat.shape[-1:], "it normalises all heads together")
+        return ops.rms_norm(flat, weight, eps=self.config.norm_eps).reshape(*x.shape)
+
+
+class UnweightedRMSNorm(Norm):
+    """Root mean square normalisation over the last axis, without a weight."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, eps=self.config.norm_eps)
 
 
 def _require_shape(weight: Tensor, shape: Shape, why: str) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from hotshoe.nn._choose_forms import choose_forms
 from hotshoe.nn.module import Module, Parameter
 from hotshoe_core import WeightData
 from hotshoe_core.errors import WeightsError, similar
@@ -55,6 +56,7 @@ def bind(
 
     Raises WeightsError, before anything is loaded, if tensors are missing, unknown or of the wrong shape.
     """
+    choose_forms(model, {name: info.shape for name, info in file.tensors.items()})
     chosen = _choose(model, file)
     placement = placement or backend.placement
     readers: dict[tuple[str, str], list[Parameter]] = {}  # by tensor name and device

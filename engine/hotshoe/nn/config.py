@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import Any
 
+from hotshoe.nn.pattern import LayerPattern, pattern_from
 from hotshoe.nn.rope import rope_from
 from hotshoe_core.errors import ModelDefinitionError
 from hotshoe_core.gguf import GGUFArray, Metadata
@@ -16,7 +17,7 @@ from hotshoe_core.ops import RoPE
 if typing.TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Config", "TextConfig", "TransformerConfig", "derived", "key", "rope_key"]
+__all__ = ["Config", "TextConfig", "TransformerConfig", "derived", "key", "pattern_key", "rope_key"]
 
 _REQUIRED: Any = object()
 _GET = "hotshoe.get"
@@ -81,6 +82,36 @@ def rope_key(*, interleaved: bool = False, base: float = 10000.0, **options: Any
     )
 
 
+def pattern_key(
+    period: int,
+    *,
+    dense_first: bool = False,
+    base: float | None = None,
+    unscaled: bool = False,
+    rope_on_full: bool = True,
+) -> Any:
+    """Declare the field ``pattern`` of a TextConfig: which layers have a sliding window, and the RoPE of each layer.
+
+        pattern: LayerPattern = pattern_key(4, unscaled=True)
+
+    Keys: ``attention.sliding_window_pattern`` (a period, or an array with one value for each layer) and, for the RoPE
+    of layers with a window, ``rope.freq_base_swa`` and ``rope.dimension_count_swa``. All layers are full if ``window``
+    is 0.
+
+    period: one layer in ``period`` is full, if the file does not say which are; 0: none.
+    dense_first: the first layer of a period is full, instead of the last.
+    base: the frequency base of layers with a window, if the file does not give one; None for that of full layers.
+    unscaled: layers with a window do not scale their RoPE.
+    rope_on_full: False if full layers have no RoPE, although others have a window.
+    """
+    return derived(
+        lambda metadata, found, _: pattern_from(
+            metadata, found.n_layers, found.window, found.rope, period=period, dense_first=dense_first, base=base,
+            unscaled=unscaled, rope_on_full=rope_on_full,
+        )
+    )  # fmt: skip
+
+
 def _n_layers(metadata: Metadata, found: SimpleNamespace, _: Any) -> int:
     n = metadata.arch.require("block_count", int)
     _check(metadata, "block_count", n, 1, 10_000)
@@ -133,8 +164,8 @@ class Config:
         class Config(TextConfig):
             softcap: float = key("final_logit_softcapping", default=0.0)
 
-    Declare fields with ``key``, ``derived`` or ``rope_key``. A subclass may declare an inherited field again, if the
-    architecture has another key or default. Make properties of values that follow from other fields.
+    Declare fields with ``key``, ``derived``, ``rope_key`` or ``pattern_key``. A subclass may declare an inherited field
+    again, if the architecture has another key or default. Make properties of values that follow from other fields.
     """
 
     n_nextn: int = key("nextn_predict_layers", default=0)
@@ -185,10 +216,26 @@ class TransformerConfig(Config):
     n_kv_heads: tuple[int, ...] = key("attention.head_count_kv", per_layer=True, default=lambda c: c.n_heads)
     """Key and value heads of each layer; 0 if the layer has no attention."""
     head_dim: int = key("attention.key_length", minimum=1, default=lambda c: c.dim // max(1, *c.n_heads))
-    """Elements of one head's query, key and value."""
+    """Elements of one head's query and key."""
+    v_dim: int = key("attention.value_length", minimum=1, default=lambda c: c.head_dim)
+    """Elements of one head's value."""
     norm_eps: float = key("attention.layer_norm_rms_epsilon", minimum=0)
     window: int = key("attention.sliding_window", default=0)
     """How many positions a token sees, itself included; 0 for all."""
+
+    @property
+    def head_dims(self) -> tuple[int, ...]:
+        """``head_dim`` of each layer."""
+        return (self.head_dim,) * self.n_layers
+
+    @property
+    def v_dims(self) -> tuple[int, ...]:
+        """``v_dim`` of each layer."""
+        return (self.v_dim,) * self.n_layers
+
+    def window_for(self, layer: int) -> int:
+        """The window of a layer; 0 for all positions."""
+        return self.window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,3 +243,13 @@ class TextConfig(TransformerConfig):
     """The config of text models: attention with rotary position embeddings (RoPE)."""
 
     rope: RoPE = rope_key()  # noqa: RUF009
+    pattern: LayerPattern | None = derived(lambda *_: None)  # noqa: RUF009
+    """The window and the RoPE of each layer, if layers differ: see ``pattern_key``."""
+
+    def window_for(self, layer: int) -> int:
+        """The window of a layer; 0 for all positions."""
+        return self.window if self.pattern is None else self.pattern.window_for(layer)
+
+    def rope_for(self, layer: int) -> RoPE | None:
+        """The RoPE of a layer; None if it has none."""
+        return self.rope if self.pattern is None else self.pattern.rope_for(layer)

@@ -1,19 +1,20 @@
-"""Backbone and Decoder: the parts of a text model around its blocks; PreNormBlock: the most common block."""
+"""Backbone and Decoder: the parts of a text model around its blocks; TransformerBlock: the block of most models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hotshoe.kvcache import LayerSpec
-from hotshoe.nn.basic import Embedding, Linear, RMSNorm
+from hotshoe.nn.basic import Embedding, Linear, Norm, RMSNorm
 from hotshoe.nn.module import Module, layers, submodule
 from hotshoe_core import Tensor, scope
 
 if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
+    from hotshoe.nn.positions import LearnedPositions
 
-__all__ = ["Backbone", "Block", "Decoder", "PreNormBlock"]
+__all__ = ["Backbone", "Block", "Decoder", "SandwichBlock", "TransformerBlock"]
 
 
 class Block(Module):
@@ -44,27 +45,63 @@ class FeedForward(Protocol):
         """(n, dim) to (n, dim)."""
 
 
-class PreNormBlock(Block):
-    """A block with a norm before attention and a norm before the MLP, as in Llama and most models since.
+class TransformerBlock(Block):
+    """A block of two halves, attention and an MLP, each with a norm before it: (n, dim) to (n, dim).
 
-        class Block(nn.PreNormBlock):
+        class Block(nn.TransformerBlock):
             attention: Attention = submodule()
             mlp: GatedMLP = submodule()
 
-    A subclass declares ``attention`` and ``mlp`` with its own classes. (n, dim) to (n, dim).
+    A subclass declares ``attention`` and ``mlp`` with its own classes. It may declare other norms, or set norms to
+    None. A layer may lack a half: ``submodule(choose=…)`` returns None for it.
     """
 
-    attention_norm: RMSNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
-    attention: Mixer
-    mlp_norm: RMSNorm = submodule("ffn_norm", shape=lambda c, i: (c.dim,))
-    mlp: FeedForward
+    parallel: ClassVar[bool] = False
+    """True if both halves read the input of the block. They share ``attention_norm`` if ``mlp_norm`` is None."""
+    attention_norm: Norm | None = submodule("attn_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+    attention: Mixer | None
+    post_attention_norm: Norm | None = None
+    """A norm of attention's result, before it is added."""
+    mlp_norm: Norm | None = submodule("ffn_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+    mlp: FeedForward | None
+    post_mlp_norm: Norm | None = None
+    """A norm of the MLP's result, before it is added."""
+
+    @property
+    def residual_scale(self) -> float:
+        """The factor of both halves' results, before they are added."""
+        return 1.0
 
     def cache_spec(self) -> LayerSpec:
-        return self.attention.cache_spec()
+        return None if self.attention is None else self.attention.cache_spec()
 
     def __call__(self, x: Tensor, batch: Batch, view: Any) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), batch, view)
-        return x + self.mlp(self.mlp_norm(x))
+        before, normed = x, _through(self.attention_norm, x)
+        if self.attention is not None:
+            x = x + self._scaled(_through(self.post_attention_norm, self.attention(normed, batch, view)))
+        if self.mlp is None:
+            return x
+        if not self.parallel:
+            normed = _through(self.mlp_norm, x)
+        elif self.mlp_norm is not None:
+            normed = self.mlp_norm(before)
+        return x + self._scaled(_through(self.post_mlp_norm, self.mlp(normed)))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.residual_scale == 1.0 else x * self.residual_scale
+
+
+class SandwichBlock(TransformerBlock):
+    """A TransformerBlock with a norm before and after each half, after Ding et al. 2021, arXiv:2105.13290."""
+
+    post_attention_norm: Norm | None = submodule(
+        "post_attention_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,)
+    )
+    post_mlp_norm: Norm | None = submodule("post_ffw_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+
+
+def _through(norm: Norm | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)
 
 
 class Backbone(Module):
@@ -74,25 +111,43 @@ class Backbone(Module):
     """
 
     token_embedding: Embedding = submodule("token_embd", shape=lambda c, i: (None, c.dim))
+    positions: LearnedPositions | None = None
+    """A vector for each position, which is added to the embedding."""
+    token_types: Embedding | None = None
+    """A vector for each type of token, which is added to the embedding. Tokens have type 0 unless the batch says."""
+    embedding_norm: Norm | None = None
+    """A norm of the embeddings."""
     blocks: Sequence[Block] = layers("blk")
-    norm: RMSNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
+    norm: Norm | None = submodule("output_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+
+    @property
+    def embedding_scale(self) -> float:
+        """The factor of the tokens' embeddings."""
+        return 1.0
 
     def cache_spec(self) -> tuple[LayerSpec, ...]:
         """What the cache stores: one entry for each layer."""
         return tuple(block.cache_spec() for block in self.blocks)
 
     def __call__(self, batch: Batch, views: list[Any]) -> Tensor:
-        """Normalised hidden states, (..., dim), of the rows ``batch.outputs``, or of all rows if that is None."""
+        """Hidden states after the last norm, (..., dim), of the rows ``batch.outputs``; of all rows if that is None."""
         x = self.embed(batch)
         for block, view in zip(self.blocks, views, strict=True):
             x = block(x, batch, view)
         with scope("", len(self.blocks)):
-            return self.norm(x if batch.outputs is None else x.take(batch.outputs))
+            return _through(self.norm, x if batch.outputs is None else x.take(batch.outputs))
 
     def embed(self, batch: Batch) -> Tensor:
         """The embeddings of the batch: (..., dim)."""
         self.token_embedding.require_rows(self.config.n_vocab, "the vocabulary has that many tokens")
-        return batch.embed(self.token_embedding)
+        scale = self.embedding_scale
+        x = batch.embed(self.token_embedding if scale == 1.0 else lambda ids: self.token_embedding(ids) * scale)
+        if self.positions is not None:
+            x = x + self.positions(batch.positions)
+        if self.token_types is not None:
+            types = self.token_types
+            x = x + (types.weight[0] if batch.token_types is None else types(batch.token_types))
+        return _through(self.embedding_norm, x)
 
 
 class Decoder(Backbone):
@@ -106,6 +161,16 @@ class Decoder(Backbone):
     # many small models use one matrix for the token embedding and the output
     output: Linear = submodule("output", "token_embd", shape=lambda c, i: (None, c.dim))
 
+    @property
+    def logit_scale(self) -> float:
+        """The factor of the logits."""
+        return 1.0
+
+    @property
+    def final_softcap(self) -> float:
+        """Logits become ``final_softcap * tanh(logits / final_softcap)``, after the scale; 0 for no cap."""
+        return 0.0
+
     def __call__(self, batch: Batch, views: list[Any]) -> Tensor:
         """Logits, (k, vocab), of the rows ``batch.outputs``."""
         x = super().__call__(batch, views)
@@ -117,4 +182,7 @@ class Decoder(Backbone):
         self.token_embedding.require_rows(
             self.output.weight.shape[0], "there are that many logits, and any can become a token"
         )
-        return self.output(x)
+        logits, cap = self.output(x), self.final_softcap
+        if self.logit_scale != 1.0:
+            logits = logits * self.logit_scale
+        return (logits * (1 / cap)).tanh() * cap if cap else logits

@@ -121,6 +121,7 @@ class SharedExperts(GatedMLP):
     gate: Linear = submodule("ffn_gate_shexp", shape=lambda c, i: (c.shared_dim, c.dim))
     up: Linear = submodule("ffn_up_shexp", shape=lambda c, i: (c.shared_dim, c.dim))
     down: Linear = submodule("ffn_down_shexp", shape=lambda c, i: (c.dim, c.shared_dim))
+    gate_up = None
 
 
 class GatedSharedExperts(SharedExperts):
@@ -209,7 +210,7 @@ class MixtureOfExperts(Module):
         best = groups.top_k(1 if cfg.gating == "softmax" else 2)
         ranks = groups.take_along(best).sum()  # (n, groups)
         lowest = ranks.take_along(ranks.top_k(cfg.n_expert_groups_used))[:, -1:]  # rank of the last group that is used
-        return ops.where((ranks >= lowest)[..., None], groups, groups - _PENALTY).reshape(*choice.shape)
+        return (groups - (ranks < lowest)[..., None] * _PENALTY).reshape(*choice.shape)
 
 
 def dense_or_experts(config: Any, layer: int) -> type[Module]:

@@ -9,9 +9,9 @@ from hotshoe.nn.basic import Linear
 from hotshoe.nn.module import Module, submodule
 from hotshoe_core import Tensor, ops
 
-__all__ = ["MLP", "Activation", "FusedGatedMLP", "GatedMLP", "gated", "plain"]
+__all__ = ["MLP", "Activation", "GatedMLP", "gated", "plain"]
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared"]
 
 _GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "silu": lambda gate, up: ops.swiglu(gate, up),
@@ -19,6 +19,7 @@ _GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu_tanh": lambda gate, up: ops.geglu(gate, up, approximate="tanh"),
     "gelu_quick": lambda gate, up: ops.geglu(gate, up, approximate="quick"),
     "relu": lambda gate, up: ops.reglu(gate, up),
+    "relu_squared": lambda gate, up: gate.relu().sqr() * up,
 }
 _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": Tensor.silu,
@@ -26,6 +27,7 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: x.gelu("tanh"),
     "gelu_quick": lambda x: x.gelu("quick"),
     "relu": Tensor.relu,
+    "relu_squared": lambda x: x.relu().sqr(),  # So et al. 2021, arXiv:2109.08668
 }
 
 
@@ -64,24 +66,19 @@ class MLP(Module):
 
 
 class GatedMLP(Module):
-    """``down(activation(gate(x)) * up(x))``: (..., dim) to (..., dim)."""
+    """``down(activation(gate(x)) * up(x))``: (..., dim) to (..., dim).
+
+    A file may hold the gate and up in one matrix, the rows of the gate first.
+    """
 
     activation: ClassVar[Activation] = "silu"
     gate: Linear = submodule("ffn_gate", shape=_wide)
     up: Linear = submodule("ffn_up", shape=_wide)
     down: Linear = submodule("ffn_down", shape=_narrow)
+    gate_up: Linear | None = submodule(
+        "ffn_up", instead_of=("gate", "up"), shape=lambda c, i: (_hidden(c, i, 2), c.dim)
+    )
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(gated(self.activation, self.gate(x), self.up(x)))
-
-
-class FusedGatedMLP(Module):
-    """GatedMLP with one matrix whose rows are the gate, then up: (..., dim) to (..., dim)."""
-
-    activation: ClassVar[Activation] = "silu"
-    gate_up: Linear = submodule("ffn_up", shape=lambda c, i: (_hidden(c, i, 2), c.dim))
-    down: Linear = submodule("ffn_down", shape=_narrow)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2)
+        gate, up = (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).chunk(2)
         return self.down(gated(self.activation, gate, up))

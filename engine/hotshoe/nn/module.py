@@ -33,8 +33,8 @@ ShapePattern = Sequence["int | None"]
 """A shape in which None stands for any size."""
 ShapeOf = Callable[[Any, int], ShapePattern]
 """``(config, layer) -> shape``: the shape that a weight must have."""
-ChooseClass = Callable[[Any, int], "type[Module]"]
-"""``(config, layer) -> class``."""
+ChooseClass = Callable[[Any, int], "type[Module] | None"]
+"""``(config, layer) -> class``; None for a layer without the module."""
 
 
 def submodule(
@@ -44,6 +44,7 @@ def submodule(
     shape: ShapeOf | None = None,
     of_model: bool = False,
     choose: ChooseClass | None = None,
+    instead_of: tuple[str, ...] = (),
 ) -> Any:
     """Declare a module inside this one. With a name, its tensors are called ``<prefix>.<name>.…`` in the file.
 
@@ -58,9 +59,12 @@ def submodule(
     when: ``(config, layer) -> bool``. If it returns False, the attribute is None and the file must not have them.
     shape: ``(config, layer) -> shape`` that the module's ``weight`` must have; None in it allows any size.
     of_model: the name has no prefix, because all layers share the module.
-    choose: ``(config, layer) -> class``, if the annotation names several classes: ``GatedMLP | MixtureOfExperts``.
+    choose: ``(config, layer) -> class``, if the annotation names several classes, such as ``GatedMLP |
+    MixtureOfExperts``, or a base class. None for a layer without the module.
+    instead_of: attributes whose tensors a file may hold as one. If the file has the tensors of this module and lacks
+    some of theirs, these attributes become None; otherwise this one does.
     """
-    return Declaration("submodule", names, optional, shape=shape, of_model=of_model, when=when, choose=choose)
+    return Declaration("submodule", names, optional, "", shape, of_model, when, choose, instead_of)
 
 
 def tensor(
@@ -150,6 +154,8 @@ class Module:
         self._name = name
         self._parameters: list[Parameter] = []
         self._optional_modules: list[str] = []
+        self.forms: dict[str, tuple[str, ...]] = {}
+        """The attributes that each module with ``instead_of`` may replace."""
         for attribute, (declared, child_class) in declarations(type(self), Module).items():
             if declared.when is not None and not declared.when(config, layer):
                 setattr(self, attribute, None)
@@ -169,11 +175,13 @@ class Module:
             else:
                 scope_name = declared.names[0] if declared.names else ""
                 chosen = self._chosen(attribute, declared, child_class, layer)
-                value = chosen(config, names, scope_name, child_layer)
-                if shape is not None:
+                value = chosen and chosen(config, names, scope_name, child_layer)
+                if shape is not None and value is not None:
                     value._require_shape(type(self), attribute, shape)
                 if declared.optional:
                     self._optional_modules.append(attribute)
+                if declared.instead_of:
+                    self.forms[attribute] = declared.instead_of
             setattr(self, attribute, value)
 
     def _layers(self, attribute: str, declared: Declaration, layer_class: type[Module], name: str) -> list[Module]:
@@ -186,16 +194,18 @@ class Module:
         made = []
         for i in range(n):
             chosen = self._chosen(attribute, declared, layer_class, i)
+            if chosen is None:
+                raise definition_error(type(self), attribute, f"choose returned None for layer {i}; expected a class")
             made.append(chosen(self.config, (f"{name}.{i}",), f"{name}.{i}", i))
         return made
 
-    def _chosen(self, attribute: str, declared: Declaration, annotated: type[Module], layer: int) -> type[Module]:
-        chosen = declared.choose(self.config, layer) if declared.choose else annotated
-        if not (isinstance(chosen, type) and issubclass(chosen, Module)):
-            raise definition_error(
-                type(self), attribute, f"choose returned {chosen!r} for layer {layer}; expected a subclass of Module"
-            )
-        return chosen
+    def _chosen(self, attribute: str, declared: Declaration, default: type[Module], layer: int) -> type[Module] | None:
+        chosen = declared.choose(self.config, layer) if declared.choose else default
+        if chosen is None or (isinstance(chosen, type) and issubclass(chosen, Module)):
+            return chosen
+        raise definition_error(
+            type(self), attribute, f"choose returned {chosen!r} for layer {layer}; expected a subclass of Module"
+        )
 
     def _require_shape(self, owner: type[Module], attribute: str, shape: ShapePattern) -> None:
         weight = next((p for p in self._parameters if p.attribute == "weight"), None)

@@ -278,6 +278,9 @@ class CpuBuilder(Builder):
         type = _F32 if op in ("equal", "less", "less_equal") else operands[-1].type
         return self._kernel("hotshoe_pointwise", ne, operands, params, type)
 
+    def less(self, ne: list[int], x: Ptr, y: Ptr) -> Ptr:
+        return self.pointwise("less", ne, [x, y])
+
     def limit(self, indices: Ptr, n: int) -> Ptr:
         return self.pointwise("clamp", list(indices.ne), [indices], low=0, high=n - 1)
 

@@ -101,6 +101,16 @@ class Builder:
     def repeat(self, x: Ptr, ne: list[int]) -> Ptr:
         return x if list(x.ne) == ne else self.call("repeat_4d", self.rows(x), *ne)
 
+    def binary(self, op: str, ne: list[int], x: Ptr, y: Ptr) -> Ptr:
+        """add, sub, mul or div of F32 operands that broadcast to ne."""
+        x, y = self.rows(x), self.rows(y)
+        if list(x.ne) != ne:  # ggml repeats only its second operand
+            if op in ("add", "mul") and list(y.ne) == ne:
+                x, y = y, x
+            else:
+                x = self.repeat(x, ne)
+        return self.call(op, x, y)
+
     def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
         """The ``which``-th operand that ``node`` uses as indices, contiguous and within the axis that it indexes.
 
@@ -124,6 +134,12 @@ class Builder:
     ) -> Ptr:
         """An elementwise op that ggml lacks, by core's name. Operands broadcast to ne. low, high: limits of "clamp"."""
         raise UnsupportedOpError(f"ggml has no {op} for these types")
+
+    def less(self, ne: list[int], x: Ptr, y: Ptr) -> Ptr:
+        """1 where x < y, else 0. F32 operands of any strides broadcast to ne."""
+        return self.call(
+            "step", self.binary("sub", ne, y, x)
+        )  # equal infinities: their difference, NaN, is not above 0
 
     def softplus(self, x: Ptr) -> Ptr:
         """log(1 + exp(x)). x is contiguous."""

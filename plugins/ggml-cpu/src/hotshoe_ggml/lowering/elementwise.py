@@ -62,18 +62,16 @@ def _readable(node: Tensor) -> bool:
 def _binary(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
     if _of_integers(node):
         return _pointwise(b, node, x, y)
-    x, y = b.rows(b.f32(x)), b.rows(b.f32(y))
-    ne = extents(node.shape)
-    if list(x.ne) != ne:  # ggml repeats only its second operand
-        if node.op in ("add", "mul") and list(y.ne) == ne:
-            x, y = y, x
-        else:
-            x = b.repeat(x, ne)
-    return b.call(node.op, x, y)
+    return b.binary(node.op, extents(node.shape), b.f32(x), b.f32(y))
+
+
+@lowers("less", when=_readable, ggml_lacks=_of_integers)
+def _less(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
+    return _pointwise(b, node, x, y) if _of_integers(node) else b.less(extents(node.shape), b.f32(x), b.f32(y))
 
 
 @lowers(
-    *("equal", "less", "less_equal", "minimum", "maximum", "mod", "floor_divide", "round", "sign"),
+    *("equal", "less_equal", "minimum", "maximum", "mod", "floor_divide", "round", "sign"),
     when=_readable,
     ggml_lacks=always,
 )

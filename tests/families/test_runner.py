@@ -1,0 +1,87 @@
+"""The runner and its caches, for every row: batches, forks, shared beginnings, truncation, shift, pieces of a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hotshoe_core.errors import GraphError, SamplingError
+from tests.families.made import Made
+from tests.families.rows import TEXT
+
+ROWS = TEXT
+
+
+def test_two_texts_at_once(made: Made, main_device: str) -> None:
+    """They have different lengths, and go on together and alone."""
+    model, ids = made.model(main_device), made.ids
+    other = [*ids[:3], *reversed(ids[3:])]
+    one_expected, two_expected = made.expected(ids), made.expected(other)
+    with model.sequence() as one, model.sequence(other[:4]) as two:
+        made.near(model.extend([(one, ids[:9])]), one_expected[[8]])
+        made.near(model.extend([(one, ids[9:14]), (two, other[4:7])]), np.stack([one_expected[13], two_expected[6]]))
+        made.near(model.extend([(two, [other[7]]), (one, [ids[14]])]), np.stack([two_expected[7], one_expected[14]]))
+        made.near(one.append(*ids[15:]), one_expected[-1])
+
+
+def test_a_fork_goes_its_own_way(made: Made, main_device: str) -> None:
+    model, ids = made.model(main_device), made.ids
+    other = [*ids[:10], *reversed(ids[10:])]
+    expected, other_expected = made.expected(ids), made.expected(other)
+    with model.sequence() as one:
+        one.append(*ids[:10])
+        with one.fork() as two:
+            made.near(two.append(other[10]), other_expected[10])
+            made.near(one.append(ids[10]), expected[10])
+            made.near(two.append(*other[11:]), other_expected[-1])
+            made.near(one.append(*ids[11:]), expected[-1])
+
+
+def test_a_shared_beginning_is_not_computed_again(made: Made, main_device: str) -> None:
+    """In pieces of 8, as recurrent states are kept only at the end of a piece."""
+    ids = made.ids
+    other = [*ids[:12], *reversed(ids[12:])]
+    with made.load(main_device, n_batch=8) as model:
+        n_cached = []
+        for text in (ids, ids, other):
+            n_cached.append(model.generate(text, temperature=0, max_tokens=1, stop_tokens=[]).n_cached)
+            with model.sequence(text) as sequence:
+                made.near(sequence.append(), made.expected(text)[-1])
+    assert n_cached[0] == 0
+    assert 8 <= n_cached[1] < len(ids)
+    assert n_cached[2] <= 12
+
+
+def test_a_truncated_text_goes_on(made: Made, main_device: str) -> None:
+    model, ids = made.model(main_device), made.ids
+    other = [*ids[:6], *reversed(ids[6:])]
+    expected = made.expected(other)
+    with model.sequence() as sequence:
+        sequence.append(*ids)
+        sequence.truncate(6)
+        made.near(sequence.append(other[6]), expected[6])
+        made.near(sequence.append(*other[7:]), expected[-1])
+
+
+def test_a_shift_or_a_refusal(made: Made, main_device: str) -> None:
+    """With one layer a shift is exact; with more, later layers keep what they took from the removed tokens."""
+    model, ids = made.model(main_device), made.ids
+    with model.sequence() as sequence:
+        sequence.append(*ids)
+        if made.row.no_shift:
+            with pytest.raises(GraphError, match=made.row.no_shift):
+                sequence.shift(2, 5)
+            with pytest.raises(SamplingError, match=made.row.no_shift):
+                model.stream(ids, context_shift=0)
+            return
+        sequence.shift(0, 5)
+        assert sequence.ids == ids[5:]
+        shifted = sequence.append(7)
+        assert sequence.n_computed == len(ids) - 4
+    made.near(shifted, made.expected_after_shift(5, 7))
+
+
+@pytest.mark.parametrize("n_ubatch", [1, 3])
+def test_graphs_of_few_rows(made: Made, main_device: str, n_ubatch: int) -> None:
+    with made.load(main_device, n_batch=8, n_ubatch=n_ubatch) as model:
+        made.near(model.logits(made.ids), made.expected(made.ids))
