@@ -83,8 +83,8 @@ def _claims_attention(node: Any, q: Any, k: Any) -> bool:
 
 def _claims_scan(node: Any, state: Any, b: Any) -> bool:
     if node.src[3].ne[0] == 1:
-        return state.ne[0] in (128, 256) and state.ne[1] % 16 == 0
-    return state.ne[0] == 16 and state.ne[1] == 1 and state.ne[2] % 128 == 0 and node.src[4].ne[1] == 1
+        return bool(state.ne[0] in (128, 256) and state.ne[1] % 16 == 0)
+    return bool(state.ne[0] == 16 and state.ne[1] == 1 and state.ne[2] % 128 == 0 and node.src[4].ne[1] == 1)
 
 
 def _claims_concat(node: Any, a: Any, b: Any) -> bool:
