@@ -23,7 +23,7 @@ import numpy as np
 
 from tests.families.made import Made
 from tests.families.recorded import STRIDE, Record, digests, family_keys, ops_of, read_record, write_record
-from tests.families.rows import ENCODERS, ROWS
+from tests.families.rows import ROWS
 
 CONVERT = """
 import runpy, sys
@@ -37,6 +37,7 @@ def replace(cls):
     if "set_vocab" in vars(cls) and not cls.__module__.endswith(".bert"):
         cls.set_vocab = lambda self: self._set_vocab_gpt2()
 base.TextModel.__init_subclass__ = classmethod(replace)
+base.ModelBase.no_mtp = True  # we leave out layers that only draft tokens
 sys.argv = ["convert", sys.argv[2], "--outtype", sys.argv[3], "--outfile", sys.argv[4]]
 runpy.run_path(f"{source}/convert_hf_to_gguf.py", run_name="__main__")
 """
@@ -50,6 +51,18 @@ n_ctx = max(64, len(ids))
 model = Llama(path, n_ctx=n_ctx, logits_all=True, type_k=0, type_v=0, n_threads=1, flash_attn=False, verbose=False)
 model.eval(ids)
 numpy.save(target, numpy.asarray(model.scores[: len(ids)], numpy.float32)[:, ::stride])
+"""
+
+
+STATES = """
+import sys
+import numpy
+from llama_cpp import Llama
+path, ids, stride, target = sys.argv[1], [int(i) for i in sys.argv[2].split()], int(sys.argv[3]), sys.argv[4]
+n_ctx = max(64, len(ids))
+model = Llama(path, n_ctx=n_ctx, embedding=True, pooling_type=0, n_threads=1, flash_attn=False, verbose=False)
+model.tokenize = lambda *args, **options: ids
+numpy.save(target, numpy.asarray(model.embed("", normalize=False), numpy.float32)[:, ::stride])
 """
 
 
@@ -72,16 +85,15 @@ def _record(made: Made, source: str, python: str) -> Record:
     for kind, path in files.items():
         _run(sys.executable, "-c", CONVERT, source, str(made.folder), kind, str(path))
     logits = np.zeros(0, np.float32)
-    if made.name not in ENCODERS:
-        target = made.scratch / "logits.npy"
-        ids = " ".join(map(str, made.ids))
-        try:
-            _run(python, "-c", LOGITS, str(made.file()), ids, str(STRIDE), str(target))
-            logits = np.load(target)
-        except SystemExit as error:
-            if not made.row.llamacpp:
-                raise
-            sys.stdout.write(f"{made.name}: llama.cpp computes no logits: {str(error)[-300:]}\n")
+    target, ids = made.scratch / "logits.npy", " ".join(map(str, made.ids))
+    try:
+        program = STATES if made.is_encoder else LOGITS
+        _run(python, "-c", program, str(made.file()), ids, str(STRIDE), str(target))
+        logits = np.load(target)
+    except SystemExit as error:
+        if not made.row.llamacpp:
+            raise
+        sys.stdout.write(f"{made.name}: llama.cpp computes no logits: {str(error)[-300:]}\n")
     keys = family_keys(files["f32"])
     return Record(keys, digests(files["f32"]), digests(files["f16"]), [], logits)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from hotshoe.convert._blocks import Scaled, join_scales
 from hotshoe.convert._json import read_object
 from hotshoe.convert._safetensors import StoredTensor, read_header, read_tensor
 from hotshoe.convert._sentence import SentenceModules, read_sentence_modules
+from hotshoe.convert._settings import Settings
 from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.errors.arguments import file_path
 
@@ -33,16 +34,33 @@ class Checkpoint:
     model: Path
     """The folder with config.json: ``folder``, or a folder inside it."""
     config: dict[str, Any] = field(repr=False)
-    """The content of config.json."""
+    """The content of config.json. It becomes a ``Settings``, which remembers what was read."""
     tensors: dict[str, StoredTensor] = field(repr=False)
     sentence: SentenceModules
     """What the files of sentence-transformers say."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", Settings(self.config))
 
     @property
     def architecture(self) -> str | None:
         """``architectures[0]`` of config.json, or None."""
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else None
+
+    def text(self, *others: str) -> Checkpoint:
+        """The text model of a checkpoint that also reads images or sound: what ``text_config`` says, and its tensors.
+
+        others: starts of the names of all other tensors.
+        """
+        inner = self.config.get("text_config")
+        if inner is None:
+            return self
+        if not isinstance(inner, dict):
+            raise self.invalid("text_config", inner, "an object")
+        config = self.config | inner | {"architectures": self.config.get("architectures")}
+        tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
+        return replace(self, config=config, tensors=tensors)
 
     def integer(self, key: str, default: Any = REQUIRED) -> int:
         """Read an integer of at least 1 from config.json. Raises ModelFileError if it is missing or invalid."""
