@@ -30,7 +30,7 @@ def test_models(client: Any) -> None:
 
 
 def test_a_completion_is_that_of_the_python_interface(client: Any) -> None:
-    with hotshoe.load_model(VERSE, "cpu", n_threads=1) as model:
+    with hotshoe.load_model(VERSE, "cpu", n_threads=1, task="text") as model:
         expected = model.generate("In the beginning", temperature=0, max_tokens=20)
         drawn = model.generate("In the beginning", seed=5, temperature=1.1, top_k=0, max_tokens=20)
     given = {"model": "verse", "prompt": "In the beginning", "max_tokens": 20}
@@ -74,7 +74,7 @@ def test_log_probabilities_and_stop_texts(client: Any) -> None:
     assert stopped.finish_reason == "stop"
     assert stopped.text == done.text[: done.text.index(word)]
     first = client.completions.create(**given, logprobs=0).choices[0].logprobs.tokens[0]
-    with hotshoe.load_model(VERSE, "cpu", n_threads=1) as model:
+    with hotshoe.load_model(VERSE, "cpu", n_threads=1, task="text") as model:
         [id] = [i for i in range(model.tokenizer.vocab_size) if model.tokenizer.decode([i]) == first]
     banned = client.completions.create(**given, logprobs=0, logit_bias={str(id): -100}).choices[0]
     assert banned.logprobs.tokens[0] != first
@@ -90,7 +90,7 @@ def test_a_grammar_holds(client: Any) -> None:
 
 @pytest.mark.parametrize("dim", [None, 8])
 def test_embeddings(client: Any, dim: int | None) -> None:
-    with hotshoe.load_model(DATA / "Qwen3Embedding.gguf", "cpu", n_threads=1) as model:
+    with hotshoe.load_model(DATA / "Qwen3Embedding.gguf", "cpu", n_threads=1, task="embedding") as model:
         expected = np.asarray(model.embed(["one", "another text"]))
     options = {} if dim is None else {"dimensions": dim}
     if dim is not None:
@@ -105,7 +105,7 @@ def test_embeddings(client: Any, dim: int | None) -> None:
 def test_rerank(server: Server) -> None:
     documents = ["first", {"text": "second"}, "third"]
     found = server.post("/v1/rerank", {"model": "ranks", "query": "q", "documents": documents, "top_n": 2}).json()
-    with hotshoe.load_model(DATA / "BertForSequenceClassification.gguf", "cpu", n_threads=1) as model:
+    with hotshoe.load_model(DATA / "BertForSequenceClassification.gguf", "cpu", n_threads=1, task="rerank") as model:
         expected = model.rank("q", ["first", "second", "third"], top_n=2)
     assert [r["index"] for r in found["results"]] == [index for index, _ in expected]
     assert [r["relevance_score"] for r in found["results"]] == pytest.approx([score for _, score in expected])

@@ -23,7 +23,8 @@ TEXT = {"model": "verse", "prompt": "In the beginning", "max_tokens": 30, "tempe
 
 def requests_of(server: Server, name: str) -> int:
     """The requests that a model works on now."""
-    return next(m["requests"] for m in server.get("/api/ps").json()["models"] if m["name"] == name)
+    found = server.get("/api/ps").json()["models"]
+    return int(next(m["requests"] for m in found if m["name"] == name))
 
 
 def wait_until_free(server: Server, name: str) -> None:

@@ -7,17 +7,16 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from hotshoe.serve import wire
+from hotshoe.serve.front import Front, json_response
+from hotshoe.serve.openai import shortened
+from hotshoe.serve.processes import ModelProcess
 from hotshoe.serve.requests import Answer, RequestError, explain, parse, refuse, texts_of_messages
-
-if TYPE_CHECKING:
-    from hotshoe.serve.front import Front
-    from hotshoe.serve.processes import ModelProcess
 
 __all__ = ["ACTIONS", "LISTS", "error_body"]
 
@@ -243,8 +242,6 @@ def _params(process: ModelProcess, options: dict[str, Any], unknown: list[str]) 
 async def _answer(
     front: Front, request: Any, unknown: list[str], job: wire.TextJob, written: Callable[[str], dict[str, Any]]
 ) -> Any:
-    from hotshoe.serve.front import json_response
-
     start = time.perf_counter()
     await _started(front, request.model)
     loaded = time.perf_counter()
@@ -290,8 +287,6 @@ async def _embed(front: Front, body: bytes) -> Any:
     texts = [request.input] if isinstance(request.input, str) else request.input
     vectors, n = await _vectors(front, request.model, texts, request.truncate)
     if request.dimensions is not None:
-        from hotshoe.serve.openai import shortened
-
         vectors = [shortened(v, request.dimensions) for v in vectors]
     found = {"model": request.model, "embeddings": [v.tolist() for v in vectors], "prompt_eval_count": n}
     return front.json(found, ignored)

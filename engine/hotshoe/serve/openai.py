@@ -10,16 +10,14 @@ import base64
 import time
 import uuid
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from hotshoe.serve import wire
+from hotshoe.serve.front import Front, gather, json_response, merged
 from hotshoe.serve.requests import Answer, RequestError, explain, parse, refuse, texts_of_messages
-
-if TYPE_CHECKING:
-    from hotshoe.serve.front import Front
 
 __all__ = ["chat", "completions", "embeddings", "error_body", "models", "shortened"]
 
@@ -371,8 +369,6 @@ def _usage(answers: list[Answer]) -> dict[str, Any]:
 
 
 async def _whole(shape: _Shape, answers: list[Answer]) -> Any:
-    from hotshoe.serve.front import gather, json_response
-
     await gather([answer.whole() for answer in answers])
     found = shape.head(answers[0], chunk=False) | {
         "choices": [shape.choice(i, answer) for i, answer in enumerate(answers)],
@@ -384,7 +380,6 @@ async def _whole(shape: _Shape, answers: list[Answer]) -> Any:
 
 async def _chunks(shape: _Shape, answers: list[Answer], request: Sampling) -> AsyncIterator[bytes]:
     """Server-sent events: chunks, the usage if it is asked for, and [DONE]. An error is an event too."""
-    from hotshoe.serve.front import merged
 
     def event(value: Any) -> bytes:
         return b"data: " + msgspec.json.encode(value) + b"\n\n"

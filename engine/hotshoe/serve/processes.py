@@ -71,7 +71,7 @@ class ModelProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process; None if there is none."""
+        """The number of the process; None while the model is not loaded."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> wire.Ready:

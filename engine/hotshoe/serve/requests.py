@@ -186,7 +186,7 @@ class Answer:
         return self.finished
 
     def timings(self) -> dict[str, Any]:
-        """Where the time went, and on which device: for the client and for whoever asks why it was slow."""
+        """Where the time went, and on which device: the answer to "why was it slow"."""
         done, ready = self.finished, self.process.ready
         if done is None:
             return {}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from hotshoe.serve import wire
+from hotshoe.serve.front import Front
 from hotshoe.serve.requests import RequestError, parse
-
-if TYPE_CHECKING:
-    from hotshoe.serve.front import Front
 
 __all__ = ["rerank"]
 

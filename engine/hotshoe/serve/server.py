@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import uvicorn
 
-from hotshoe.serve.front import Front, make_app
+from hotshoe.serve.app import make_app
+from hotshoe.serve.front import Front
 from hotshoe.serve.processes import JobFailedError
 from hotshoe_core.errors import HotshoeError, OptionError
 
