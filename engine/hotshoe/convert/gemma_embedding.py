@@ -18,7 +18,7 @@ __all__ = ["describe"]
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint.require("use_bidirectional_attention", False, True)
-    keys = {}
+    keys: dict[str, int] = {}
     for part in checkpoint.sentence.dense:
         matrix, name = checkpoint.tensors.get(f"{part}.linear.weight"), f"dense_{part[:1]}"
         if matrix is not None:
