@@ -283,7 +283,7 @@ def test_shared_experts_by_their_size_or_by_their_number() -> None:
 def test_each_architecture_has_its_own_default_of_the_gating() -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Sigmoid(nn.ExpertConfig):
-        gating: Gating = nn.gating_key("sigmoid")  # noqa: RUF009
+        gating: Gating = nn.gating_key("sigmoid")
 
     assert config().gating == "softmax"
     assert config(Sigmoid).gating == "sigmoid"

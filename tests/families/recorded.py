@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -101,5 +102,10 @@ def ops_of(run: Callable[[], object]) -> list[str]:
     return [digest.hexdigest()[:16], *lines]
 
 
-def _repr(value: object) -> str:
+def _repr(value: Any) -> str:
+    """An attribute. A field of a dataclass that has its default is left out: new fields change no record."""
+    if dataclasses.is_dataclass(value):
+        given = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+        defaults = {f.name: f.default for f in dataclasses.fields(value)}
+        return repr((type(value).__name__, [(name, v) for name, v in given if v != defaults[name]]))
     return repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value)

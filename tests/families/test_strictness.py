@@ -51,7 +51,7 @@ def model_of(file: GGUFFile) -> Module:
 def bind_altered(model: Module, file: GGUFFile, tensors: dict[str, Any]) -> None:
     altered: Any = Altered(file, tensors)
     with open_reference() as backend:
-        bind(model, altered, backend, ignore=model.unused_tensors)
+        bind(model, altered, backend)
 
 
 def test_each_missing_tensor_is_named(made: Made, file: GGUFFile) -> None:
@@ -90,6 +90,13 @@ def test_another_tensor_is_named(file: GGUFFile) -> None:
     for name in ("blk.0.other.weight", "other.weight"):
         with pytest.raises(WeightsError, match=name):
             bind_altered(model_of(file), file, {**file.tensors, name: info._replace(name=name)})
+
+
+def test_a_key_that_nothing_reads_is_named(made: Made) -> None:
+    key = f"{made.row.arch}.attention.invented"
+    path = rewrite(made.file(), made.scratch / "key.gguf", {key: 1.5})
+    with pytest.raises(ModelFileError, match=key):
+        made.open(path)
 
 
 def test_a_missing_layer_is_named(made: Made) -> None:

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.kvcache import RecurrentSpec, RecurrentView
-from hotshoe.nn import RMSNorm, key, layers, submodule
-from hotshoe.nn.batch import Batch
+from hotshoe.nn import key, layers, submodule
 from hotshoe.nn.mixers import Mamba2, StateSpace, ssm_key
-from hotshoe_core import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +16,9 @@ class Config(nn.Config):
     ssm: StateSpace = ssm_key()
 
 
-class Block(nn.Block):
-    norm: RMSNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
-    mixer: Mamba2 = submodule()
-
-    def cache_spec(self) -> RecurrentSpec:
-        return self.mixer.cache_spec()
-
-    def __call__(self, x: Tensor, batch: Batch, view: RecurrentView) -> Tensor:
-        return x + self.mixer(self.norm(x), batch, view)
+class Block(nn.TransformerBlock):
+    attention: Mamba2 = submodule()  # in the place of attention
+    mlp_norm = mlp = None
 
 
 class Model(nn.Decoder):
