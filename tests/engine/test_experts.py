@@ -100,7 +100,7 @@ def choose(mixture: MixtureOfExperts, together: bool = False) -> None:
     """As ``bind`` does for a file with gate and up in one tensor, or in two."""
     parts = ("gate_up", "down") if together else ("gate", "up", "down")
     shared = [f"ffn_{part}_shexp.weight" for part in ("gate", "up", "down")]
-    shapes = {p.names[0]: tuple(p.shape or ()) for p in mixture.parameters()}
+    shapes = {p.names[0]: tuple(n or 0 for n in p.shape or ()) for p in mixture.parameters()}
     choose_forms(mixture, {name: shapes.get(name, ()) for name in (*shared, *(f"ffn_{p}_exps.weight" for p in parts))})
 
 

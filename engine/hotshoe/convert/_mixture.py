@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["expert_keys", "mixture_keys", "window_keys"]
 
 # The key in GGUF, its type, and what DeepSeek and most later models call it in config.json
-_SETTINGS: dict[str, tuple[type, str]] = {
+_SETTINGS: dict[str, tuple[Any, str]] = {
     "expert_feed_forward_length": (int, "moe_intermediate_size"),
     "expert_shared_count": (int, "n_shared_experts"),
     "expert_shared_feed_forward_length": (int, "shared_expert_intermediate_size"),
@@ -58,7 +58,7 @@ def mixture_keys(
     keys = expert_keys(checkpoint, count, used=used) | dict(defaults or {})
     for key, (kind, usual) in _SETTINGS.items():
         name = (names or {}).get(key, usual)
-        value = checkpoint.config.get(name)
+        value: Any = checkpoint.config.get(name)
         if value is None:
             continue
         if kind is float:

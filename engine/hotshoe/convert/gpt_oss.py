@@ -8,10 +8,11 @@ from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, 
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
 
-_NAMES = {
+_NAMES: Names = {
     "layers.self_attn.sinks": "attn_sinks.weight",
     "layers.post_attention_layernorm": "post_attention_norm",
     "layers.mlp.router": "ffn_gate_inp",

@@ -8,6 +8,7 @@ from hotshoe.convert import Rules, expert_keys, interleave, make_layout, read_ro
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
 
@@ -17,12 +18,12 @@ _SCALES = {
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
 }
-_NAMES = {
+_NAMES: Names = {
     "layers.block_sparse_moe.router.layer": "ffn_gate_inp",
     "layers.block_sparse_moe.input_linear": ("ffn_gate_exps", "ffn_up_exps"),
     "layers.block_sparse_moe.output_linear": "ffn_down_exps",
 }
-_SHARED_NAMES = {
+_SHARED_NAMES: Names = {
     "layers.shared_mlp.input_linear": ("ffn_gate_shexp", "ffn_up_shexp"),
     "layers.shared_mlp.output_linear": "ffn_down_shexp",
 }
