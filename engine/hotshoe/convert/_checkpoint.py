@@ -68,6 +68,10 @@ class Checkpoint:
             raise self.invalid(key, value, "a whole number of at least 1")
         return value
 
+    def count(self, key: str) -> int:
+        """Read an integer of at least 0 from config.json, or 0 if it is missing. Raises ModelFileError if invalid."""
+        return 0 if self.config.get(key) in (None, 0) else self.integer(key)
+
     def number(self, key: str, default: Any = REQUIRED) -> float:
         """Read a number in the range of float32 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)
