@@ -14,7 +14,10 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
 }
 
+MINISTRAL = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1, "max_position_embeddings": 256}
+
 ROWS: dict[str, Row] = {
+    "ministral3": Row("Ministral3ForCausalLM", "mistral3", {"head_dim": 24, "rope_parameters": MINISTRAL}, n_tokens=60),
     "llama": Row("LlamaForCausalLM", "llama", {"head_dim": 24}),
     "llama-3.1": Row(
         "LlamaForCausalLM",

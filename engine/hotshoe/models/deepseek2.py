@@ -33,8 +33,15 @@ _GLM_FLASH = (47, 154_880)  # layers and tokens of GLM-4.7-Flash
 
 
 def _magnitude(arch: Metadata, factor: float) -> float:
-    """YaRN's magnitude of the rotated elements. Files with a log multiplier scale the scores instead."""
-    return 1.0 if arch.get(_LOG_MULTIPLIER, 0.0) else nn.yarn_magnitude(factor)
+    """YaRN's magnitude of the rotated elements. Checkpoints scale the scores instead, by their mscale_all_dim.
+
+    They divide the magnitude of mscale by that of mscale_all_dim. Files have no mscale: readers take it to be as large
+    as mscale_all_dim for this architecture, and 1 for others with this attention.
+    """
+    mscale = arch.get(_LOG_MULTIPLIER, 0.0) / 0.1
+    if mscale and arch.architecture == "deepseek2":
+        return 1.0
+    return nn.yarn_magnitude(factor) / nn.yarn_magnitude(factor, mscale)
 
 
 def _gating(metadata: Metadata, found: SimpleNamespace, _: Any) -> Gating:

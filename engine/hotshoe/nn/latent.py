@@ -92,8 +92,6 @@ class LatentAttention(Module):
         when=lambda c, i: not c.latent_cache, shape=lambda c, i: (c.n_heads[i] * (c.plain_dim + c.v_dim), c.kv_rank),
     )  # fmt: skip
     out: Linear = submodule("attn_output", shape=lambda c, i: (c.dim, c.n_heads[i] * c.v_dim))
-    temperature: Temperature | None = None
-    """How queries are scaled by their positions; None if they are not."""
 
     @property
     def rope(self) -> RoPE | None:
@@ -106,6 +104,11 @@ class LatentAttention(Module):
         scale: float = self.config.head_dim**-0.5
         return scale
 
+    @property
+    def temperature(self) -> Temperature | None:
+        """How queries are scaled by their positions; None if they are not."""
+        return None
+
     def cache_spec(self) -> AttentionSpec:
         """What the cache stores for this layer."""
         c = self.config
@@ -117,7 +120,7 @@ class LatentAttention(Module):
         cfg = self.config
         q = self.queries(x, batch)  # (n, heads, head_dim)
         q_rotated = self._rotate(q[..., cfg.plain_dim :], batch)
-        q = q[..., : cfg.plain_dim] if self.kv_up else _by_head(q[..., : cfg.plain_dim], self.k_up)
+        q = q[..., : cfg.plain_dim] if self.kv_up is not None else _by_head(q[..., : cfg.plain_dim], self.k_up)
         kv = self.kv_down(x)[:, None]  # (n, 1, kv_rank + rope.dim)
         k_rotated = self._rotate(kv[..., cfg.kv_rank :], batch)
         latent = self.kv_norm(kv[..., : cfg.kv_rank])
@@ -128,7 +131,7 @@ class LatentAttention(Module):
             k = ops.concat(expanded[..., : cfg.plain_dim], k_rotated.expand(*q_rotated.shape), axis=-1)
             k, v = view.update(k, expanded[..., cfg.plain_dim :])
         y = ops.attention(ops.concat(q, q_rotated, axis=-1), k, v, view.mask, scale=self.scale)
-        return self.out((y if self.kv_up else _by_head(y, self.v_up)).reshape(*x.shape[:-1], -1))
+        return self.out((y if self.kv_up is not None else _by_head(y, self.v_up)).reshape(*x.shape[:-1], -1))
 
     def queries(self, x: Tensor, batch: Batch) -> Tensor:
         """Queries before RoPE, (n, heads, head_dim)."""
