@@ -37,6 +37,7 @@ def replace(cls):
     if "set_vocab" in vars(cls) and not cls.__module__.endswith(".bert"):
         cls.set_vocab = lambda self: self._set_vocab_gpt2()
 base.TextModel.__init_subclass__ = classmethod(replace)
+base.ModelBase.no_mtp = True  # we leave out layers that only draft tokens
 sys.argv = ["convert", sys.argv[2], "--outtype", sys.argv[3], "--outfile", sys.argv[4]]
 runpy.run_path(f"{source}/convert_hf_to_gguf.py", run_name="__main__")
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,20 @@ class Checkpoint:
         """``architectures[0]`` of config.json, or None."""
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else None
+
+    def text(self, *others: str) -> Checkpoint:
+        """The text model of a checkpoint that also reads images or sound: what ``text_config`` says, and its tensors.
+
+        others: starts of the names of all other tensors.
+        """
+        inner = self.config.get("text_config")
+        if inner is None:
+            return self
+        if not isinstance(inner, dict):
+            raise self.invalid("text_config", inner, "an object")
+        config = self.config | inner | {"architectures": self.config.get("architectures")}
+        tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
+        return replace(self, config=config, tensors=tensors)
 
     def integer(self, key: str, default: Any = REQUIRED) -> int:
         """Read an integer of at least 1 from config.json. Raises ModelFileError if it is missing or invalid."""

@@ -137,7 +137,11 @@ class Attention(Module):
 
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """(..., n, dim) to (..., n, dim)."""
-        q, k, v = self.project(x)
+        y = self.attend(*self.project(x), batch, view)
+        return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, view: AttentionView) -> Tensor:
+        """The result of attention, (..., n, heads, v_dim), from what ``project`` returns."""
         if self.clamp:
             q, k, v = (y.clamp(-self.clamp, self.clamp) for y in (q, k, v))
         if not self.norm_after_rope:
@@ -153,8 +157,7 @@ class Attention(Module):
             q = q * self.temperature.factors(batch.positions)
         k, v = view.update(k, v)
         mask = view.mask if self.slopes is None else view.mask + self._distances(self.slopes, batch, view)
-        y = ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
-        return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))
+        return ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
 
     def finish(self, y: Tensor, x: Tensor) -> Tensor:
         """Change the result of attention, (..., n, heads, v_dim), before the output matrix. ``x``: the input."""
