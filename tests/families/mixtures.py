@@ -32,7 +32,10 @@ ROWS: dict[str, Row] = {
         # llama.cpp's converter knows no text model of that name
         prepare=lambda folder: edit_json(folder, "config.json", architectures=["Mistral3ForConditionalGeneration"]),
         # llama.cpp's converter forgets the scaling of queries by position, which its reader knows
-        keys={"mistral4.attention.temperature_scale": float(np.float32(0.1)), "mistral4.attention.temperature_length": 16},
+        keys={
+            "mistral4.attention.temperature_scale": float(np.float32(0.1)),
+            "mistral4.attention.temperature_length": 16,
+        },
         excused={"kv heads": "all heads read one latent"},
     ),
     "mixtral": Row("MixtralForCausalLM", "llama", {"head_dim": 24, "num_local_experts": 4, "num_experts_per_tok": 2}),

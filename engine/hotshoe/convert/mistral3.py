@@ -19,7 +19,7 @@ _OTHERS = ("model.vision_tower.", "model.multi_modal_projector.", "vision_tower.
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    # checkpoint = checkpoint.text(*_OTHERS)
+    checkpoint = checkpoint.text(*_OTHERS)
     if checkpoint.config.get("model_type") == "mistral4":
         return _describe_mistral4(checkpoint)
     rope = read_rope(checkpoint, "linear", "llama3", "yarn")
