@@ -36,8 +36,8 @@ def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> 
     rotated, plain = checkpoint.integer("qk_rope_head_dim", 64), checkpoint.integer("qk_nope_head_dim", 128)
     v, kv = checkpoint.integer("v_head_dim", 128), checkpoint.integer("kv_lora_rank", 512)
     sizes, rope = read_sizes(checkpoint, head_dim=rotated), read_rope(checkpoint, "yarn")
-    n_experts, q_rank = _count(checkpoint, "n_routed_experts"), checkpoint.config.get("q_lora_rank")
-    n_dense = min(_count(checkpoint, "first_k_dense_replace"), sizes.n_layers) if n_experts else sizes.n_layers
+    n_experts, q_rank = checkpoint.count("n_routed_experts"), checkpoint.config.get("q_lora_rank")
+    n_dense = min(checkpoint.count("first_k_dense_replace"), sizes.n_layers) if n_experts else sizes.n_layers
     keys = {
         **sizes.keys(heads=False),
         "vocab_size": sizes.vocab,
@@ -62,7 +62,7 @@ def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> 
         raise checkpoint.refusal(f"partial_rotary_factor is {share}, but RoPE rotates {rotated} of {plain + rotated}")
     heads, stored = (sizes.n_heads, plain + v, kv), (sizes.n_heads * (plain + v), kv)
     # layers that predict more than one token ahead are for training and are not written
-    n_extra = min(_count(checkpoint, "num_nextn_predict_layers"), len(checkpoint.tensors))
+    n_extra = min(checkpoint.count("num_nextn_predict_layers"), len(checkpoint.tensors))
     rules = Rules(
         required=["exp_probs_b.bias"] if _is_v3(checkpoint) else (),
         recipes={
@@ -74,14 +74,9 @@ def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> 
     return make_layout(checkpoint, arch, keys, rules, vocab=sizes.vocab)
 
 
-def _count(checkpoint: Checkpoint, key: str) -> int:
-    """Read an integer of at least 0 from config.json; 0 if it is missing."""
-    return 0 if checkpoint.config.get(key) in (None, 0) else checkpoint.integer(key)
-
-
 def _mixture_keys(checkpoint: Checkpoint, n_experts: int) -> dict[str, Any]:
     keys: dict[str, Any] = {
-        "expert_shared_count": _count(checkpoint, "n_shared_experts"),
+        "expert_shared_count": checkpoint.count("n_shared_experts"),
         "expert_feed_forward_length": checkpoint.integer("moe_intermediate_size" if n_experts else "intermediate_size"),
     }
     if not n_experts:
