@@ -15,13 +15,18 @@ from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout, Rope
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_latent"]
 
 _GATING = {"softmax": gguf.ExpertGatingFuncType.SOFTMAX, "sigmoid": gguf.ExpertGatingFuncType.SIGMOID}
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    return describe_latent(checkpoint, "deepseek2", {})
+
+
+def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> FileLayout:
+    """Describe the file of a model with this attention. ``more``: keys of variants."""
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("attention_bias", False, False)
     checkpoint.require("mlp_bias", False, False)
@@ -50,7 +55,11 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "leading_dense_block_count": n_dense,
         **_yarn_keys(rope),
         **rope.keys(),
+        **more,
     }
+    share = rope.number("partial_rotary_factor", rotated / (plain + rotated))
+    if share not in (1.0, rotated / (plain + rotated)):
+        raise checkpoint.refusal(f"partial_rotary_factor is {share}, but RoPE rotates {rotated} of {plain + rotated}")
     heads, stored = (sizes.n_heads, plain + v, kv), (sizes.n_heads * (plain + v), kv)
     # layers that predict more than one token ahead are for training and are not written
     n_extra = min(checkpoint.count("num_nextn_predict_layers"), len(checkpoint.tensors))
@@ -62,7 +71,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         },
         ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(n_extra)),
     )
-    return make_layout(checkpoint, "deepseek2", keys, rules, vocab=sizes.vocab)
+    return make_layout(checkpoint, arch, keys, rules, vocab=sizes.vocab)
 
 
 def _mixture_keys(checkpoint: Checkpoint, n_experts: int) -> dict[str, Any]:
