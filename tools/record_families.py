@@ -59,10 +59,10 @@ import sys
 import numpy
 from llama_cpp import Llama
 path, ids, stride, target = sys.argv[1], [int(i) for i in sys.argv[2].split()], int(sys.argv[3]), sys.argv[4]
-n_ctx = max(64, len(ids))
-model = Llama(path, n_ctx=n_ctx, embedding=True, pooling_type=0, n_threads=1, flash_attn=False, verbose=False)
+n_ctx, pooling = max(64, len(ids)), int(sys.argv[5])
+model = Llama(path, n_ctx=n_ctx, embedding=True, pooling_type=pooling, n_threads=1, flash_attn=False, verbose=False)
 model.tokenize = lambda *args, **options: ids
-numpy.save(target, numpy.asarray(model.embed("", normalize=False), numpy.float32)[:, ::stride])
+numpy.save(target, numpy.atleast_2d(numpy.float32(model.embed("", normalize=pooling < 0)))[:, ::stride])
 """
 
 
@@ -88,7 +88,8 @@ def _record(made: Made, source: str, python: str) -> Record:
     target, ids = made.scratch / "logits.npy", " ".join(map(str, made.ids))
     try:
         program = STATES if made.is_encoder else LOGITS
-        _run(python, "-c", program, str(made.file()), ids, str(STRIDE), str(target))
+        pooling = -1 if made.row.vector else 0  # as the file says, or none
+        _run(python, "-c", program, str(made.file()), ids, str(STRIDE), str(target), str(pooling))
         logits = np.load(target)
     except SystemExit as error:
         if not made.row.llamacpp:

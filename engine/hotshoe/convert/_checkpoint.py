@@ -161,7 +161,10 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
             hint="pass the folder that contains config.json and model.safetensors",
         )
     config = read_object(model / "config.json")
-    return Checkpoint(folder, model, config, join_scales(_index(model), config), sentence)
+    tensors = join_scales(_index(model), config)
+    for part in sentence.dense:
+        tensors |= {f"{part}.{name}": tensor for name, tensor in _index(folder / part).items()}
+    return Checkpoint(folder, model, config, tensors, sentence)
 
 
 def open_weights(file: Path) -> Checkpoint:

@@ -112,6 +112,8 @@ NAMES: Names = {
     "layers.output.dense": "ffn_down",
     "layers.output.LayerNorm": "layer_output_norm",
     "pooler.dense": "cls",
+    "2_Dense.linear": "dense_2",
+    "3_Dense.linear": "dense_3",
     "classifier": "cls.output",
     "classifier.dense": "cls",
     "classifier.out_proj": "cls.output",
