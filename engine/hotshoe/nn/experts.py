@@ -72,7 +72,7 @@ class ExpertConfig(TextConfig):
     """Groups of equal size that the experts are divided into."""
     n_expert_groups_used: int = key("expert_group_used_count", default=lambda c: c.n_expert_groups, minimum=1)
     """A token chooses its experts from this many best groups."""
-    gating: Gating = gating_key()  # noqa: RUF009
+    gating: Gating = gating_key()
     """How the router's logits become scores."""
 
     def __post_init__(self) -> None:
