@@ -25,7 +25,8 @@ Converters can import from here:
   ``invalid`` make errors that name it.
 - ``make_layout``: makes the FileLayout. ``Rules``: what differs between the checkpoint's tensors and the model's.
   ``Recipe``, ``plus``, ``interleave``: how a tensor is made. ``Array``: the type of values.
-- ``ModelSizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``expert_keys``, ``refuse_quantized``: for text models.
+- ``ModelSizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``expert_keys``, ``windowed_layers``,
+  ``refuse_quantized``: for text models.
 - ``tokenizer_metadata``, ``wordpiece_metadata``: read tokenizer files.
 - ``FileLayout``, ``TensorLayout``: what is written, for a converter that does without ``make_layout``. A metadata value
   gets the GGUF type of its Python type.
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._match import Array, Recipe, Rules, interleave, plus
     from hotshoe.convert._rope import Rope, read_rope
     from hotshoe.convert._schema import make_layout
-    from hotshoe.convert._sizes import ModelSizes, expert_keys, read_sizes, refuse_quantized
+    from hotshoe.convert._sizes import ModelSizes, expert_keys, read_sizes, refuse_quantized, windowed_layers
     from hotshoe.convert._tokens import tokenizer_metadata
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
@@ -68,6 +69,7 @@ __all__ = [
     "read_sizes",
     "refuse_quantized",
     "tokenizer_metadata",
+    "windowed_layers",
     "wordpiece_metadata",
 ]
 
@@ -79,7 +81,7 @@ _MODULES = {
     "_match": ("Array", "Recipe", "Rules", "interleave", "plus"),
     "_rope": ("Rope", "read_rope"),
     "_schema": ("make_layout",),
-    "_sizes": ("ModelSizes", "expert_keys", "read_sizes", "refuse_quantized"),
+    "_sizes": ("ModelSizes", "expert_keys", "read_sizes", "refuse_quantized", "windowed_layers"),
     "_tokens": ("tokenizer_metadata",),
     "_wordpiece": ("wordpiece_metadata",),
 }

@@ -11,7 +11,7 @@ from hotshoe_core.errors import ConversionError
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["ModelSizes", "expert_keys", "read_sizes", "refuse_quantized"]
+__all__ = ["ModelSizes", "expert_keys", "read_sizes", "refuse_quantized", "windowed_layers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,22 @@ def read_sizes(
     if sizes.head_dim % 2:
         raise checkpoint.refusal(f"head_dim is {sizes.head_dim}; RoPE needs an even one")
     return sizes
+
+
+def windowed_layers(checkpoint: Checkpoint, n_layers: int, period: int) -> list[bool]:
+    """Which layers have a sliding window, by ``layer_types`` of config.json.
+
+    period: without ``layer_types``, the last layer of each period is full.
+
+    Raises ModelFileError for another number of layers or an unknown type.
+    """
+    kinds = checkpoint.config.get("layer_types")
+    if kinds is None:
+        return [(i + 1) % period != 0 for i in range(n_layers)]
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != n_layers or not all(kind in known for kind in kinds):
+        raise checkpoint.invalid("layer_types", kinds, f"a list of {n_layers}, each {' or '.join(known)}")
+    return [kind == "sliding_attention" for kind in kinds]
 
 
 def expert_keys(checkpoint: Checkpoint, count: str, *, used: int, default: Any = REQUIRED) -> dict[str, Any]:

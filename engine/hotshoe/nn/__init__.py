@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from hotshoe.nn.attention import Attention, NormedAttention
+from hotshoe.nn.attention import Attention, NormedAttention, ReadingAttention
 from hotshoe.nn.basic import (
     Conv2D,
     Conv3D,
@@ -62,6 +62,7 @@ __all__ = [
     "Norm",
     "NormedAttention",
     "RMSNorm",
+    "ReadingAttention",
     "SandwichBlock",
     "SharedExperts",
     "Temperature",
