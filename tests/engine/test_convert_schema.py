@@ -134,6 +134,14 @@ def test_a_recipe_of_another_shape_is_an_error(
     assert f"the recipe of {layout.name} makes {made}, expected {layout.shape}" in caught.value.message
 
 
+def test_a_recipe_can_state_the_precision(llama: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes = {"attn_k.weight": Recipe(full_precision=True), "attn_norm.weight": Recipe(full_precision=False)}
+    add_rules(Rules(recipes=recipes), monkeypatch)
+    found = {t.name: t.full_precision for t in describe(llama).tensors}
+    names = ("blk.1.attn_k", "blk.1.attn_v", "blk.1.attn_norm", "blk.1.ffn_norm")
+    assert [found[f"{name}.weight"] for name in names] == [True, False, False, True]
+
+
 def test_the_rows_of_a_family_replace_those_of_the_table() -> None:
     """However the family spells the name: with the modules around the model, or without them."""
     for name in ("norm", "model.norm", "backbone.norm"):

@@ -122,7 +122,7 @@ def describe_checkpoint(
     config, stored = checkpoint.config, list(checkpoint.tensors.values())
     files = sorted({t.path for t in stored}) or [path]
     found = [
-        {"name": t.name, "type": t.dtype, "shape": list(t.shape), "offset": t.start, "bytes": t.stop - t.start}
+        {"name": t.name, "type": t.dtype, "shape": list(t.shape), "offset": t.start, "bytes": t.nbytes}
         | {"file": files.index(t.path)}
         for t in stored
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.convert._blocks import Scaled, join_scales
 from hotshoe.convert._json import read_object
 from hotshoe.convert._safetensors import StoredTensor, read_header, read_tensor
 from hotshoe.convert._sentence import SentenceModules, read_sentence_modules
@@ -89,7 +90,14 @@ class Checkpoint:
 
     def read(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Read the values of a tensor as float32."""
-        return read_tensor(self.tensors[name])
+        tensor = self.tensors[name]
+        return tensor.read() if isinstance(tensor, Scaled) else read_tensor(tensor)
+
+    def read_blocks(self, name: str) -> np.ndarray[Any, Any]:
+        """Read the blocks of a tensor whose type GGUF has too: (..., rows, bytes of a row)."""
+        tensor = self.tensors[name]
+        assert isinstance(tensor, Scaled)
+        return tensor.read_blocks()
 
     def invalid(self, key: str, value: Any, expected: str) -> ModelFileError:
         """An error about the value of a key in config.json. The caller raises it."""
@@ -134,7 +142,8 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
             path=model,
             hint="pass the folder that contains config.json and model.safetensors",
         )
-    return Checkpoint(folder, model, read_object(model / "config.json"), _index(model), sentence)
+    config = read_object(model / "config.json")
+    return Checkpoint(folder, model, config, join_scales(_index(model), config), sentence)
 
 
 def open_weights(file: Path) -> Checkpoint:
@@ -144,7 +153,7 @@ def open_weights(file: Path) -> Checkpoint:
     """
     folder = file.parent
     config = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
-    return Checkpoint(file, folder, config, read_header(file), read_sentence_modules(folder))
+    return Checkpoint(file, folder, config, join_scales(read_header(file), config), read_sentence_modules(folder))
 
 
 def _index(model: Path) -> dict[str, StoredTensor]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
+    from hotshoe_core.tensors.dtypes import DType
+
 __all__ = ["FileLayout", "TensorLayout"]
 
 
@@ -23,8 +25,10 @@ class TensorLayout:
     shape: tuple[int, ...]
     full_precision: bool
     """True if the tensor stays f32, whatever the type of the file."""
-    make: Callable[[], np.ndarray[Any, np.dtype[np.float32]]]
-    """Computes the values when the tensor is written."""
+    make: Callable[[], np.ndarray[Any, Any]]
+    """Computes the values, float32, when the tensor is written; or its bytes, (..., rows, bytes of a row)."""
+    blocks: DType | None = None
+    """The type of the bytes that ``make`` computes: such a tensor keeps its type, whatever the type of the file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotshoe.convert._blocks import Scaled
 from hotshoe.convert._layout import TensorLayout
 from hotshoe.convert._names import Names, NameTable, other_expert, without_wrappers
 from hotshoe.nn._choose_forms import choose_forms
@@ -16,8 +17,10 @@ from hotshoe_core.errors import ConversionError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.convert._safetensors import StoredTensor
     from hotshoe.nn import Module
     from hotshoe.nn.module import Parameter
+    from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["Array", "Recipe", "Rules", "interleave", "match_tensors", "plus"]
 
@@ -39,9 +42,16 @@ class Recipe:
     """How a tensor of the file is made from one of the checkpoint."""
 
     make: Callable[[Array], Array] = lambda value: value
-    """Gets the values in the checkpoint, float32. Its result has the shape in the file, except for axes of length 1."""
+    """Gets the values in the checkpoint, float32, or their bytes if ``by_rows``.
+
+    Its result has the shape in the file, except for axes of length 1.
+    """
     stored: Shape | None = None
     """The shape in the checkpoint, if it differs from that in the file by more than axes of length 1."""
+    by_rows: bool = False
+    """True if ``make`` only selects and reorders rows (all axes but the last), so that it can also get their bytes."""
+    full_precision: bool | None = None
+    """True if the tensor stays f32, False if it gets the type of the file; None if its name and shape decide."""
 
 
 def plus(number: float) -> Recipe:
@@ -52,7 +62,7 @@ def plus(number: float) -> Recipe:
 def interleave(n_heads: int) -> Recipe:
     """Reorder the rows of each head: from RoPE pairs (i, i + head_dim / 2) to (2i, 2i + 1)."""
     # (heads, half, pair, …) to (heads, pair, half, …)
-    return Recipe(lambda v: v.reshape(n_heads, 2, -1, *v.shape[1:]).swapaxes(1, 2).reshape(v.shape))
+    return Recipe(lambda v: v.reshape(n_heads, 2, -1, *v.shape[1:]).swapaxes(1, 2).reshape(v.shape), by_rows=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +164,7 @@ class _Matcher:
     def layouts(self) -> list[TensorLayout]:
         """How each tensor is made. Raises ConversionError if tensors have another shape, or experts are missing."""
         wrong: list[str] = []
-        layouts = [self._layout(name, sources, wrong) for name, sources in self.sources.items()]
+        layouts = [one for name, sources in self.sources.items() for one in self._layout(name, sources, wrong)]
         if wrong:
             raise ConversionError(
                 f"{self.checkpoint.model} has tensors of another shape than config.json describes: "
@@ -163,8 +173,8 @@ class _Matcher:
             )
         return layouts
 
-    def _layout(self, name: str, sources: Mapping[int, str], wrong: list[str]) -> TensorLayout:
-        """How one tensor is made. Adds a description of each source of another shape to ``wrong``."""
+    def _layout(self, name: str, sources: Mapping[int, str], wrong: list[str]) -> list[TensorLayout]:
+        """How one tensor is made, and its scales. Adds a description of each source of another shape to ``wrong``."""
         tensors, by_expert = self.checkpoint.tensors, -1 not in sources
         first = next(iter(sources.values()))
         stored = (len(sources), *tensors[first].shape) if by_expert else tensors[first].shape
@@ -180,22 +190,35 @@ class _Matcher:
             if (fitting := _with_ones_of(actual, expected)) != actual:
                 wrong.append(f"{source} is {actual}, expected {fitting}")
 
+        small = _is_small(name, shape) if recipe.full_precision is None else recipe.full_precision
+        scaled = [tensors[source] for _, source in sorted(sources.items())]
+        packed = None if small or not recipe.by_rows else self._packed(name, scaled)
+        written = shape if packed is None else (*shape[:-1], packed.nbytes(shape[-1:]))
+
         def make() -> Array:
+            read = self.checkpoint.read if packed is None else self.checkpoint.read_blocks
+            value = read(first)
             if by_expert:
-                value = np.empty(stored, np.float32)
+                value = np.empty((len(sources), *value.shape), value.dtype)
                 for i, source in sources.items():
-                    value[i] = self.checkpoint.read(source)
-            else:
-                value = self.checkpoint.read(first)
+                    value[i] = read(source)
             made = recipe.make(value)
-            if (fitting := _with_ones_of(made.shape, shape)) != made.shape:
+            if (fitting := _with_ones_of(made.shape, written)) != made.shape:
                 raise ConversionError(
                     f"Rules(recipes=…): the recipe of {name} makes {made.shape}, expected {fitting}",
                     hint="check the converter's recipe",
                 )
-            return np.ascontiguousarray(made.reshape(shape))
+            return np.ascontiguousarray(made.reshape(written))
 
-        return TensorLayout(name, first, shape, _is_small(name, shape), make)
+        layout = TensorLayout(name, first, shape, small, make, packed)
+        return [layout] if packed is None else [layout, *_factors(name, scaled, shape)]
+
+    def _packed(self, name: str, tensors: Sequence[StoredTensor]) -> DType | None:
+        """The type of blocks that a tensor keeps, or None if the file gets its values."""
+        if not isinstance(tensors[0], Scaled) or f"{name.removesuffix('weight')}scale" not in self.declared:
+            return None
+        found = {tensor.packed if isinstance(tensor, Scaled) else None for tensor in tensors}
+        return found.pop() if len(found) == 1 else None
 
     def _shape(self, name: str, stored: Shape) -> Shape:
         """The shape in the file: what the model declares; for open axes what the converter says, or the source has."""
@@ -209,17 +232,28 @@ class _Matcher:
         """Take a tensor from one that may hold several: their rows follow each other on the last axis but one."""
         together = self.together[name]
         if len(together) == 1:
-            return Recipe()
+            return Recipe(by_rows=True)
         axis, number = max(len(shape) - 2, 0), together.index(name)
         ends = np.cumsum([self._shape(other, stored)[axis] for other in together]).tolist()
         return Recipe(
             lambda value: np.split(value, ends[:-1], axis)[number],
             stored=(*shape[:axis], ends[-1], *shape[axis + 1 :]),
+            by_rows=axis < len(shape) - 1,
         )
 
 
 def _constant(name: str, values: Array) -> TensorLayout:
     return TensorLayout(name, name, values.shape, full_precision=True, make=lambda: values)
+
+
+def _factors(name: str, tensors: Sequence[StoredTensor], shape: Shape) -> list[TensorLayout]:
+    """The factors of a matrix in blocks, one number or one for each expert, and those of its input."""
+    layouts, stem = [], name.removesuffix("weight")
+    for kind in ("scale", "input_scale"):
+        values = np.concatenate([t.factors(kind == "input_scale") for t in tensors if isinstance(t, Scaled)])
+        if (values != 1).any():
+            layouts.append(_constant(f"{stem}{kind}", np.broadcast_to(values, shape[0] if len(shape) > 2 else 1)))
+    return layouts
 
 
 def _raise_unless_complete(checkpoint: Checkpoint, missing: Sequence[str], extra: Sequence[str]) -> None:

@@ -17,12 +17,13 @@ import numpy as np
 
 from hotshoe_core.errors import ConversionError, ModelFileError
 
-__all__ = ["StoredTensor", "read_header", "read_tensor"]
+__all__ = ["FLOATS", "StoredTensor", "read_header", "read_raw", "read_tensor"]
 
 _MAX_HEADER = 100_000_000  # the limit of the reference implementation
 
 # name in the file: (NumPy dtype, bytes); NumPy has no bfloat16, so its bits are read as integers
-_FLOATS = {"F64": ("<f8", 8), "F32": ("<f4", 4), "F16": ("<f2", 2), "BF16": ("<u2", 2)}
+FLOATS = {"F64": ("<f8", 8), "F32": ("<f4", 4), "F16": ("<f2", 2), "BF16": ("<u2", 2)}
+_BYTES = ("U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class StoredTensor:
     path: Path
     start: int
     stop: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.stop - self.start
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -84,7 +89,7 @@ def _stored(name: str, entry: Any, path: Path, data: int, size: int) -> StoredTe
             field=name,
             hint="download the file again: it is cut short",
         )
-    itemsize = _FLOATS.get(dtype, ("", 0))[1]
+    itemsize = 1 if dtype in _BYTES else FLOATS.get(dtype, ("", 0))[1]
     if itemsize and math.prod(shape) * itemsize != end - begin:
         raise ModelFileError(
             f"{dtype} of shape {shape} takes {math.prod(shape) * itemsize} bytes, but the header says {end - begin}",
@@ -96,12 +101,21 @@ def _stored(name: str, entry: Any, path: Path, data: int, size: int) -> StoredTe
 
 def read_tensor(tensor: StoredTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Read the values as float32, from any float type. Raises ConversionError for another type."""
-    if tensor.dtype not in _FLOATS:
+    if tensor.dtype not in FLOATS:
         raise ConversionError(
-            f"tensor {tensor.name} of {tensor.path} has type {tensor.dtype}; expected one of {', '.join(_FLOATS)}",
+            f"tensor {tensor.name} of {tensor.path} has type {tensor.dtype}; expected one of {', '.join(FLOATS)}",
             hint="a checkpoint quantized for another engine cannot be converted: use the original checkpoint",
         )
-    dtype, itemsize = _FLOATS[tensor.dtype]
+    flat = read_raw(tensor).reshape(-1)
+    if tensor.dtype == "BF16":
+        # a bfloat16 is the upper half of a float32
+        flat = (flat.astype("<u4") << 16).view("<f4")
+    return flat.astype(np.float32, copy=False).reshape(tensor.shape)
+
+
+def read_raw(tensor: StoredTensor) -> np.ndarray[Any, Any]:
+    """Read the elements as they are stored. Those of 8 bits, and of types that NumPy lacks, are unsigned integers."""
+    dtype, itemsize = FLOATS.get(tensor.dtype, ("u1", 1))
     try:
         with tensor.path.open("rb") as file:
             file.seek(tensor.start)
@@ -112,7 +126,4 @@ def read_tensor(tensor: StoredTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
         ) from error
     if flat.size * itemsize != tensor.stop - tensor.start:
         raise ModelFileError("the file became shorter while it was read", path=tensor.path, field=tensor.name)
-    if tensor.dtype == "BF16":
-        # a bfloat16 is the upper half of a float32
-        flat = (flat.astype("<u4") << 16).view("<f4")
-    return flat.astype(np.float32, copy=False).reshape(tensor.shape)
+    return flat.reshape(tensor.shape)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.convert._blocks import Scaled
 from hotshoe.convert._checkpoint import REQUIRED
+from hotshoe.convert._safetensors import FLOATS
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
 __all__ = ["ModelSizes", "expert_keys", "read_sizes", "refuse_quantized", "windowed_layers"]
+
+_READ = ("fp8", "fbgemm_fp8", "mxfp4", "modelopt", "compressed-tensors")  # methods that leave codes and scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +128,16 @@ def expert_keys(checkpoint: Checkpoint, count: str, *, used: int, default: Any =
 
 
 def refuse_quantized(checkpoint: Checkpoint) -> None:
-    """Raise ConversionError if the weights of the checkpoint were quantized for another engine."""
+    """Raise ConversionError if the weights of the checkpoint were quantized for another engine.
+
+    FP8, MXFP4 and NVFP4 are read: see ``hotshoe.convert._blocks``.
+    """
     stated = checkpoint.config.get("quantization_config")
     if stated is None:
         return
     method = stated.get("quant_method") if isinstance(stated, dict) else None
+    if method in _READ and all(isinstance(t, Scaled) or t.dtype in FLOATS for t in checkpoint.tensors.values()):
+        return
     if method is None and isinstance(stated, dict):
         method = next((key for key in ("load_in_4bit", "load_in_8bit") if stated.get(key)), None)
     raise ConversionError(

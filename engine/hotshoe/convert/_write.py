@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_request", "write"]
 
+_BLOCK_FILES = {DType.MXFP4: 38, DType.NVFP4: 39}  # general.file_type of files with tensors of these types
+
 logger = logging.getLogger(__name__)
 
 
@@ -46,7 +48,8 @@ def write(
     Raises ConversionError if a value does not fit its type, no backend can quantize, or the file cannot be written.
     """
     elements = _elements(layout, kind)
-    kinds = {(DType.F32, element, False) for element in elements.values() if element.is_quantized}
+    kinds = {(DType.F32, elements[t.name], False) for t in layout.tensors if t.blocks is None}
+    kinds = {(old, new, important) for old, new, important in kinds if new.is_quantized}
     progress = progress or (lambda fraction: None)
     with (
         open_quantizer(kinds) as quantizer,
@@ -60,7 +63,8 @@ def write(
         _add_general(writer, checkpoint)
         for key, value in layout.metadata.items():
             _add(writer, key, value)
-        writer.add_file_type(kind.number)
+        blocks = next((t.blocks for t in layout.tensors if t.blocks is not None), None)
+        writer.add_file_type(_BLOCK_FILES[blocks] if blocks is not None and kind.is_plain else kind.number)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         writer.write_header_to_file(part)
         writer.write_kv_data_to_file()
@@ -76,26 +80,29 @@ def write(
 def _elements(layout: FileLayout, kind: FileType) -> dict[str, DType]:
     """The element type of each tensor: the same mix that ``hotshoe quantize`` would apply to the file in f32."""
     if kind.is_plain:
-        return {t.name: DType.F32 if t.full_precision else kind.base for t in layout.tensors}
+        return {t.name: t.blocks or (DType.F32 if t.full_precision else kind.base) for t in layout.tensors}
     metadata = Metadata(
         {**layout.metadata, "general.architecture": layout.arch}, {}, Path(f"the layout of {layout.arch}")
     )
     tensors = {t.name: (t.shape, DType.F32) for t in layout.tensors}
     changes = {c.name: c for c in make_plan(tensors, facts_of(metadata, tensors), kind, QuantizeParams(), None)}
-    lacking = [c for c in changes.values() if c.lacks_importance]
+    kept = {t.name for t in layout.tensors if t.blocks is not None}
+    lacking = [c for c in changes.values() if c.lacks_importance and c.name not in kept]
     if lacking:
         raise ConversionError(
             f"{kind.name} needs an importance matrix, which is made from a converted model: {lacking[0].name} would be "
             f"{lacking[0].new.name.lower()}",
             hint="convert with --type f16; then hotshoe imatrix, and hotshoe quantize with --imatrix",
         )
-    return {t.name: DType.F32 if t.full_precision else changes[t.name].new for t in layout.tensors}
+    return {t.name: t.blocks or (DType.F32 if t.full_precision else changes[t.name].new) for t in layout.tensors}
 
 
 def _convert(
     tensor: TensorLayout, checkpoint: Checkpoint, element: DType, quantizer: RowQuantizer | None
 ) -> np.ndarray[Any, Any]:
     values = tensor.make()
+    if tensor.blocks is not None:
+        return values
     if not np.isfinite(values).all():
         raise ConversionError(
             f"tensor {tensor.source} of {checkpoint.model} holds values that are not numbers (NaN or infinite)",
