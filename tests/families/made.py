@@ -110,7 +110,9 @@ class Made:
     @property
     def config(self) -> Any:
         """The config of transformers."""
-        return self._oracle.config.get_text_config()
+        config = self._oracle.config.get_text_config()
+        config.allow_global_per_layer_attribute_access = True  # some sizes differ from layer to layer
+        return config
 
     def weights_without_effect(self) -> list[str]:
         """The weights in transformers, or single experts, that do not move the logits."""

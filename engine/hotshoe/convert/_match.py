@@ -104,7 +104,12 @@ class _Matcher:
         self.declared = {*unused, *(name for p in model.parameters() for name in p.names)}
         shapes = {target: t.shape for name, t in checkpoint.tensors.items() for target in self.names.in_file(name)[0]}
         choose_forms(model, shapes)
-        self.parameters = [p for p in model.parameters() if not p.optional or _in_layer(p.names[0]) in rules.required]
+        self.parameters = [
+            p
+            for p in model.parameters()
+            if rules.constants.keys().isdisjoint(p.names)
+            and (not p.optional or _in_layer(p.names[0]) in rules.required)
+        ]
         self.wanted: dict[str, Parameter | None] = dict.fromkeys(unused)
         for p in reversed(self.parameters):  # the first that declares a name has it
             self.wanted |= dict.fromkeys(p.names, p)

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotshoe.convert import Rules, expert_keys, make_layout, read_rope, read_sizes, windowed_layers
+from hotshoe.convert import Rules, make_layout, read_rope, read_sizes, windowed_layers
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Array, Checkpoint, FileLayout, Rope
 
 __all__ = ["describe"]
 
-_NAMES = {
-    "layers.post_attention_layernorm": "post_attention_norm",
-    "layers.post_feedforward_layernorm_1": "post_ffw_norm_1",
-    "layers.post_feedforward_layernorm_2": "post_ffw_norm_2",
-    "layers.pre_feedforward_layernorm_2": "pre_ffw_norm_2",
-    "layers.router.proj": "ffn_gate_inp",
-    "layers.router.scale": "ffn_gate_inp.scale",
-    "layers.router.per_expert_scale": "ffn_down_exps.scale",
-    "layers.experts.gate_up_proj": "ffn_gate_up_exps",
-    "layers.experts.down_proj": "ffn_down_exps",
-    "layers.layer_scalar": "layer_output_scale",
-    "layers.per_layer_input_gate": "inp_gate",
-    "layers.per_layer_projection": "proj",
-    "layers.post_per_layer_input_norm": "post_norm",
-    "model.embed_tokens_per_layer": "per_layer_token_embd",
-    "model.per_layer_model_projection": "per_layer_model_proj",
-    "model.per_layer_projection_norm": "per_layer_proj_norm",
-}
 _NOT_ROTATED = 1e30  # as a divisor of a frequency
 
 
@@ -68,11 +50,31 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
             "expert_used_count": checkpoint.integer("top_k_experts"),
             "expert_feed_forward_length": checkpoint.integer("moe_intermediate_size"),
         }
-    n_rotated = int(head_dim * rope.number("partial_rotary_factor", 1.0) / 2) if rope.kind == "proportional" else head_dim // 2
-    factors = np.array([1.0] * n_rotated + [_NOT_ROTATED] * (head_dim // 2 - n_rotated), np.float32)
+    optional = {"layer_output_scale.weight": ".layer_scalar", "ffn_down_exps.scale": ".per_expert_scale"}
     rules = Rules(
-        names={name: row for name, row in _NAMES.items() if _has(checkpoint, name)},
-        required=[...],
-        constants={"rope_freqs.weight": factors},
+        names={"layers.post_attention_layernorm": "post_attention_norm"},
+        required=[name for name, end in optional.items() if any(t.endswith(end) for t in checkpoint.tensors)],
+        constants={"rope_freqs.weight": _factors(head_dim, rope)},
     )
     return make_layout(checkpoint, "gemma4", keys | rope.keys(), rules, vocab=sizes.vocab, tied=True)
+
+
+def _of_full(checkpoint: Checkpoint, name: str, name_in_layer: str, windowed: list[bool]) -> int | None:
+    """A size of the full layers. transformers 5 writes it for each layer, earlier versions once."""
+    if checkpoint.config.get(name) is not None:
+        return checkpoint.integer(name)
+    by_layer = checkpoint.config.get("per_layer_config")
+    for i, has_window in enumerate(windowed):
+        stated = by_layer.get(str(i)) if isinstance(by_layer, dict) and not has_window else None
+        if isinstance(stated, dict) and name_in_layer in stated:
+            if not isinstance(stated[name_in_layer], int):
+                raise checkpoint.invalid(f"per_layer_config {name_in_layer}", stated[name_in_layer], "a number")
+            return int(stated[name_in_layer])
+    return None
+
+
+def _factors(head_dim: int, rope: Rope) -> Array:
+    """Divisors of the frequencies of full layers: those of elements that are not rotated are huge."""
+    part = rope.number("partial_rotary_factor", 1.0) if rope.kind == "proportional" else 1.0
+    n = int(head_dim * part / 2)
+    return np.array([1.0] * n + [_NOT_ROTATED] * (head_dim // 2 - n), np.float32)

@@ -28,6 +28,8 @@ def _choose(module: Module, shapes: Mapping[str, Shape], shapes_of_layers: Mappi
     for attribute, others in module.forms.items():
         whole = _required(module, attribute)
         parts = [p for other in others for p in _required(module, other)]
+        if not (whole and parts):  # chosen already
+            continue
         both = [*whole, *parts]
         known = shapes if any(_found(p, shapes) for p in both) else shapes_of_layers
         unused = others if _is_whole(whole, parts, known) else (attribute,)
