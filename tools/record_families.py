@@ -23,7 +23,7 @@ import numpy as np
 
 from tests.families.made import Made
 from tests.families.recorded import STRIDE, Record, digests, family_keys, ops_of, read_record, write_record
-from tests.families.rows import ENCODERS, ROWS
+from tests.families.rows import ROWS
 
 CONVERT = """
 import runpy, sys
@@ -53,6 +53,18 @@ numpy.save(target, numpy.asarray(model.scores[: len(ids)], numpy.float32)[:, ::s
 """
 
 
+STATES = """
+import sys
+import numpy
+from llama_cpp import Llama
+path, ids, stride, target = sys.argv[1], [int(i) for i in sys.argv[2].split()], int(sys.argv[3]), sys.argv[4]
+n_ctx = max(64, len(ids))
+model = Llama(path, n_ctx=n_ctx, embedding=True, pooling_type=0, n_threads=1, flash_attn=False, verbose=False)
+model.tokenize = lambda *args, **options: ids
+numpy.save(target, numpy.asarray(model.embed("", normalize=False), numpy.float32)[:, ::stride])
+"""
+
+
 def main(*arguments: str) -> int:
     if not arguments or (arguments[0] != "ops" and len(arguments) < 2):
         sys.exit(__doc__)
@@ -72,16 +84,15 @@ def _record(made: Made, source: str, python: str) -> Record:
     for kind, path in files.items():
         _run(sys.executable, "-c", CONVERT, source, str(made.folder), kind, str(path))
     logits = np.zeros(0, np.float32)
-    if made.name not in ENCODERS:
-        target = made.scratch / "logits.npy"
-        ids = " ".join(map(str, made.ids))
-        try:
-            _run(python, "-c", LOGITS, str(made.file()), ids, str(STRIDE), str(target))
-            logits = np.load(target)
-        except SystemExit as error:
-            if not made.row.llamacpp:
-                raise
-            sys.stdout.write(f"{made.name}: llama.cpp computes no logits: {str(error)[-300:]}\n")
+    target, ids = made.scratch / "logits.npy", " ".join(map(str, made.ids))
+    try:
+        program = STATES if made.is_encoder else LOGITS
+        _run(python, "-c", program, str(made.file()), ids, str(STRIDE), str(target))
+        logits = np.load(target)
+    except SystemExit as error:
+        if not made.row.llamacpp:
+            raise
+        sys.stdout.write(f"{made.name}: llama.cpp computes no logits: {str(error)[-300:]}\n")
     keys = family_keys(files["f32"])
     return Record(keys, digests(files["f32"]), digests(files["f16"]), [], logits)
 

@@ -140,7 +140,10 @@ def _load_on_one_device(request: LoadRequest, backend: Backend, progress: Progre
     (device,) = backend.devices
     n = request.config.n_layers
     try:
-        return request.build(backend, Placement(device.name, (device.name,) * n, device.name), progress)
+        model = request.build(backend, Placement(device.name, (device.name,) * n, device.name), progress)
+        if device.type is not DeviceType.CPU:  # the system gives a CPU its pages only when they are written
+            model.reserve()
+        return model
     except BaseException as error:
         backend.close()
         if isinstance(error, InsufficientMemoryError) and device.type is not DeviceType.CPU:

@@ -110,5 +110,4 @@ _RELATED: dict[str, Callable[[Any, Module], bool]] = {
     # the runners of embeddings read it when they are made
     "pooling_type": lambda value, model: model.task is not Task.TEXT or value == 0,
     "attention.sliding_window": lambda v, model: v == 0 or (type(v) is int and v >= model.config.n_ctx),
-    "attention.value_length": lambda value, model: value == getattr(model.config, "head_dim", None),
 }

@@ -20,7 +20,7 @@ from tests.support.ops import Array, error, normal, run
 
 torch = pytest.importorskip("torch", reason="the oracle")
 
-TIMES = (1, 7)
+TIMES = (1, 2, 7, 64, 130)
 
 
 def decomposed(function: Callable[..., Recurrence], *arrays: Array, **attrs: Any) -> list[Array]:

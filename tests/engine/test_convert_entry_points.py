@@ -42,6 +42,7 @@ family = Family(Model)
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
+    checkpoint.require("hidden_act", "silu", "silu")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "yarn")
     return make_layout(checkpoint, "mine", sizes.keys() | rope.keys() | {"spice": 3}, vocab=sizes.vocab)
 

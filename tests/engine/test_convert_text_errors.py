@@ -88,6 +88,18 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_e
             ModelFileError,
             "1099511627776; expected a number of tokens",
         ),
+        *(
+            ("Qwen2", {"rope_parameters": YARN | {key: value}}, ConversionError, f"rope_parameters: {key} is {value}")
+            for key, value in (("truncate", False), ("mscale_all_dim", 0.7), ("invented", 3))
+        ),
+        ("Qwen2", {"rope_parameters": YARN | {"truncate": True, "max_position_embeddings": 512}}, None, ""),
+        ("Llama", {"rope_parameters": {"rope_type": "default", "factor": 4.0}}, ConversionError, "factor is 4.0"),
+        ("Llama", {"rope_parameters": YARN | {"low_freq_factor": 2.0}}, ConversionError, "low_freq_factor is 2.0"),
+        ("Llama", {"partial_rotary_factor": 0.5}, ConversionError, "partial_rotary_factor is 0.5, which .* does not"),
+        ("Llama", {"attention_multiplier": 0.5, "scale_emb": 12}, ConversionError, "same holds for scale_emb is 12"),
+        ("Llama", {"hidden_activation": "gelu"}, None, ""),
+        ("Qwen3", {"layer_types": ["sliding_attention"] * 3}, ConversionError, "layer_types is"),
+        ("Gemma3", {"rope_parameters": {"sliding_attention": YARN}}, ConversionError, "'yarn'.*none in layers with"),
         ("Qwen2", {"use_sliding_window": True}, ConversionError, "use_sliding_window is True"),
         ("Qwen3Moe", {"mlp_only_layers": [0]}, ConversionError, r"mlp_only_layers is \[0\]"),
         (

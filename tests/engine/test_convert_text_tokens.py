@@ -143,6 +143,13 @@ def test_merges_as_older_files_have_them(folder: Path) -> None:
     assert converted(folder)[1]["merges"] == before
 
 
+def test_a_tokenizer_without_merges(folder: Path) -> None:
+    own = json.loads((folder / "tokenizer.json").read_text())
+    edit_json(folder, "tokenizer.json", model=own["model"] | {"merges": []})
+    with pytest.raises(ConversionError, match="the tokenizer has no merges"):
+        converted(folder)
+
+
 # --- SentencePiece
 
 

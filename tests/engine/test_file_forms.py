@@ -1,9 +1,8 @@
-"""Forms that a GGUF file may have, whatever its family: each gives the logits of the plain file."""
+"""Forms that a GGUF file may have, and their errors. tests/families/test_forms.py has what holds for every family."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -14,22 +13,13 @@ import hotshoe
 from hotshoe.cli import main
 from hotshoe.convert import convert
 from hotshoe_core.errors import ModelFileError, WeightsError
-from hotshoe_core.gguf import GGUFFile
-from tests.support.recorded import MODELS
+from tests.support.file_forms import with_nextn
 from tests.support.rewrite import Stored, rewrite
 from tests.support.text_models import device, load  # noqa: F401
 from tests.support.tiny_text import make_tiny
 
 F32 = gguf.GGMLQuantizationType.F32
 IDS = np.random.default_rng(5).integers(2, 250, 12).tolist()
-TEXT = [name for name in MODELS if name.endswith("ForCausalLM")]
-
-Edit = Callable[[dict[str, Stored]], None]
-
-
-@pytest.fixture(params=TEXT)
-def plain(request: pytest.FixtureRequest, data: Path) -> Path:
-    return data / "llamacpp" / f"{request.param}.gguf"
 
 
 def logits(path: Path, where: str = "reference") -> np.ndarray:
@@ -37,37 +27,7 @@ def logits(path: Path, where: str = "reference") -> np.ndarray:
         return model.logits(IDS)
 
 
-def arch(path: Path) -> tuple[str, int]:
-    with GGUFFile(path) as file:
-        return file.architecture, file.metadata.arch.require("block_count", int)
-
-
 # NextN
-
-
-def with_nextn(plain: Path, target: Path) -> Path:
-    """The file with a drafting layer: the last layer again, and what all drafting layers have."""
-    name, n = arch(plain)
-
-    def add(tensors: dict[str, Stored]) -> None:
-        last = {key: value for key, value in tensors.items() if key.startswith(f"blk.{n - 1}.")}
-        tensors.update({key.replace(f"blk.{n - 1}.", f"blk.{n}."): value for key, value in last.items()})
-        dim = tensors["token_embd.weight"][0].shape[1]
-        tensors[f"blk.{n}.nextn.eh_proj.weight"] = (np.ones((dim, 2 * dim), np.float32), F32)
-        tensors[f"blk.{n}.nextn.enorm.weight"] = (np.ones(dim, np.float32), F32)
-
-    with GGUFFile(plain) as file:
-        arrays = {k: [*v, v[-1]] for k, v in file.metadata.arch.items() if hasattr(v, "tolist") and len(v) == n}
-    keys = {f"{name}.{key}": value for key, value in arrays.items()}
-    return rewrite(plain, target, keys | {f"{name}.block_count": n + 1, f"{name}.nextn_predict_layers": 1}, edit=add)
-
-
-def test_nextn_layers_are_passed_over(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = with_nextn(plain, tmp_path / "nextn.gguf")
-    assert np.array_equal(logits(path), logits(plain))
-    for command in ("inspect", "plan"):
-        assert main([command, str(path)]) == 0
-        assert re.search(r"layers that only draft tokens \(NextN\)", capsys.readouterr().out)
 
 
 def test_nextn_layers_are_not_counted(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,8 +36,12 @@ def test_nextn_layers_are_not_counted(data: Path, tmp_path: Path, capsys: pytest
     counts = []
     for file in (plain, path):
         assert main(["inspect", str(file)]) == 0
-        counts.append(re.findall(r"parameters +(.*)", capsys.readouterr().out))
+        out = capsys.readouterr().out
+        counts.append(re.findall(r"parameters +(.*)", out))
     assert counts[0] == counts[1]
+    assert re.search(r"not loaded +11 tensors, .*: layers that only draft tokens \(NextN\)", out)
+    assert main(["plan", str(path)]) == 0
+    assert re.search(r"Not loaded, .*: layers that only draft tokens \(NextN\)\.", capsys.readouterr().out)
     assert hotshoe.plan_model(path).memory == hotshoe.plan_model(plain).memory
 
 
@@ -97,26 +61,6 @@ def test_a_layer_beyond_the_drafting_ones_is_unknown(data: Path, tmp_path: Path)
 
 
 # .scale
-
-
-def scale_every_matrix(tensors: dict[str, Stored]) -> None:
-    """Halve each matrix, and add a scale of 2; each expert has its own factor."""
-    for name, (value, kind) in list(tensors.items()):
-        stem, _, end = name.rpartition(".")
-        if end != "weight" or value.ndim < 2 or stem.endswith(("norm", "conv", "conv1d", "_k_b", "_v_b")):
-            continue
-        experts = value.ndim == 3
-        factors = 2.0 ** (np.arange(len(value)) % 3 + 1) if experts else np.array([2.0])
-        shaped = factors.astype(np.float32).reshape(-1, *[1] * (value.ndim - 1))
-        tensors[name] = ((value / shaped).astype(np.float32), kind)
-        tensors[f"{stem}.scale"] = (factors.astype(np.float32), F32)
-        tensors[f"{stem}.input_scale"] = (factors.astype(np.float32), F32)
-
-
-@pytest.mark.parametrize("where", ["reference", "cpu"])
-def test_a_scale_of_any_matrix(plain: Path, where: str, tmp_path: Path) -> None:
-    path = rewrite(plain, tmp_path / "scaled.gguf", edit=scale_every_matrix)
-    assert np.array_equal(logits(path, where), logits(plain, where))
 
 
 def test_a_scale_must_be_one_number_or_one_for_each_expert(data: Path, tmp_path: Path) -> None:

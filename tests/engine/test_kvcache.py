@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from hotshoe.kvcache import Allocation, AttentionSpec, Cache, CausalCache, Layer
 from hotshoe.kvcache.cells import Reach
 from hotshoe.kvcache.spec import Part
 from hotshoe_core import Backend, DType, ops
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelDefinitionError, ShapeError
 from hotshoe_core.ops import RoPE
@@ -407,3 +409,14 @@ def test_make_cache_refuses_invalid_specs() -> None:
     ):
         with pytest.raises(ModelDefinitionError, match="expected an earlier layer that stores one set of them"):
             make_cache(open_reference(), spec, **sizes)
+
+
+def test_a_cache_that_is_only_planned_allocates_nothing() -> None:
+    """However many cells it would have."""
+    with open_reference(BackendParams(allocate=False)) as backend:
+        tracemalloc.start()
+        cache = make(backend, n_tokens=1 << 20, n_sequences=63)
+        assert max(cache.max_sizes) == 63 << 20
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 1 << 20

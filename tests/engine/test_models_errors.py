@@ -393,7 +393,7 @@ def test_per_layer_values_of_another_length(data: Path, tmp_path: Path) -> None:
         (
             "../bert-tiny-llamacpp",
             {"bert.context_length": 2**20},
-            r"position_embd has 64 rows; expected 1048576",
+            r"position_embd.weight has 64 rows; expected 1048576",
         ),
     ],
 )

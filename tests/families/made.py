@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 
 import hotshoe
 from hotshoe.convert import convert
+from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
 from hotshoe_core.gguf import GGUFFile
 from tests.families.row import Row, make_folder, text_ids
@@ -25,14 +28,28 @@ class Made:
 
     def __init__(self, name: str, row: Row, scratch: Path) -> None:
         self.name, self.row, self.scratch = name, row, scratch
-        self.ids = text_ids(row.n_tokens)
+        self.ids = text_ids(row.n_tokens, min(250, dict(row.config).get("vocab_size", 250)))
         self._expected: dict[tuple[int, ...], Array] = {}
         self._models: dict[str, TextModel] = {}
         self._open = ExitStack()
 
+    @property
+    def is_encoder(self) -> bool:
+        """True if transformers' class has no output matrix."""
+        return self.row.model.endswith("Model")
+
     @functools.cached_property
     def folder(self) -> Path:
-        """The Hugging Face folder."""
+        """The Hugging Face folder that is converted."""
+        if self.row.prepare is None:
+            return self._original
+        folder = self.scratch / "prepared"
+        shutil.copytree(self._original, folder)
+        self.row.prepare(folder)
+        return folder
+
+    @functools.cached_property
+    def _original(self) -> Path:
         return make_folder(self.row, self.scratch / "hf")
 
     def file(self, kind: str = "f32") -> Path:
@@ -54,17 +71,29 @@ class Made:
         return self._models[device]
 
     def load(self, device: str, kind: str = "f32", **options: Any) -> TextModel:
-        """A new model, which the caller closes."""
-        return self.open(self.file(kind), device, **options)
+        """A new text model, which the caller closes."""
+        model = self.open(self.file(kind), device, **options)
+        assert isinstance(model, TextModel)
+        return model
 
-    def open(self, path: Path, device: str = "reference", **options: Any) -> TextModel:
+    def encoder(self, device: str, kind: str = "f32", **options: Any) -> EmbeddingModel:
+        """A new encoder, which the caller closes."""
+        model = self.open(self.file(kind), device, **options)
+        assert isinstance(model, EmbeddingModel)
+        return model
+
+    def open(self, path: Path, device: str = "reference", **options: Any) -> Any:
         """Another file as a new model, which the caller closes."""
-        n_ctx: int = options.pop("n_ctx", 4 * self.row.n_tokens)
-        return hotshoe.load_model(path, device, task="text", n_ctx=n_ctx, **{"kv_dtype": "f32"} | options)
+        text = {} if self.is_encoder else {"kv_dtype": "f32", "n_ctx": 4 * self.row.n_tokens}
+        return hotshoe.load_model(path, device, **text | options)
 
     def run_once(self) -> None:
         """Compute the text as a whole, on the device that needs no plugin."""
-        self.model("reference").logits(self.ids)
+        if self.is_encoder:
+            with self.encoder("reference") as model:
+                model.states_of(self.ids)
+        else:
+            self.model("reference").logits(self.ids)
 
     @functools.cached_property
     def _oracle(self) -> Any:
@@ -73,16 +102,30 @@ class Made:
 
         torch.set_num_threads(1)
         cls = getattr(transformers, self.row.model)
-        return cls.from_pretrained(self.folder, dtype=torch.float32, attn_implementation="eager").eval()
+        return cls.from_pretrained(self._original, dtype=torch.float32, attn_implementation="eager").eval()
 
     def expected(self, ids: list[int]) -> Array:
-        """Transformers' logits: (n, vocab)."""
+        """Transformers' logits, (n, vocab), or an encoder's states, (n, dim)."""
         import torch
 
         if tuple(ids) not in self._expected:
             with torch.no_grad():
-                self._expected[tuple(ids)] = self._oracle(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+                self._expected[tuple(ids)] = self._result(ids)[0].numpy()
         return self._expected[tuple(ids)]
+
+    def _result(self, ids: list[int]) -> Any:
+        import torch
+
+        if self.is_encoder:
+            return self._oracle(torch.tensor([ids])).last_hidden_state
+        return self._oracle(torch.tensor([ids]), use_cache=False).logits
+
+    def vector(self, states: Array) -> Array:
+        """The vector of a text whose tokens have these states in transformers."""
+        if self.row.vector is not None:
+            return self.row.vector(self.folder, states)
+        mean = states.mean(axis=0)
+        return np.asarray(mean / np.linalg.norm(mean))
 
     def expected_after_shift(self, n: int, last: int) -> Array:
         """Transformers' logits after ``ids`` and ``last``, if ``last`` alone does not see the first ``n``: (vocab,).
@@ -115,14 +158,17 @@ class Made:
         return config
 
     def weights_without_effect(self) -> list[str]:
-        """The weights in transformers, or single experts, that do not move the logits."""
+        """The weights in transformers, or single experts, that do not move the result; without ``row.unused``."""
         import torch
 
         self._oracle.zero_grad()
-        logits = self._oracle(torch.tensor([self.ids]), use_cache=False).logits
-        (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))).sum().backward()
+        result = self._result(self.ids)
+        (result * torch.randn(result.shape, generator=torch.Generator().manual_seed(0))).sum().backward()
         without = []
         for name, value in self._oracle.named_parameters():
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.row.unused):
+                assert value.grad is None or value.grad.abs().amax() < 1e-6, f"{name} has an effect"
+                continue
             moved = torch.zeros(()) if value.grad is None else value.grad.abs()
             each = moved.flatten(1).amax(dim=1) if value.ndim == 3 and "experts" in name else moved.amax()
             without += [f"{name} {i}" for i in (each < 1e-6).flatten().nonzero().flatten().tolist()]
@@ -133,7 +179,7 @@ class Made:
         """Compare logits within the row's bound."""
         n = min(ours.shape[-1], expected.shape[-1])  # a file may leave out the rows of ids without a token
         assert ours.shape[:-1] == expected.shape[:-1]
-        assert n >= 250
+        assert n >= 250 or self.is_encoder
         assert np.abs(ours[..., :n] - expected[..., :n]).max() <= self.row.bound * np.abs(expected).max()
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.families.dense import GEMMA4, GEMMA4_FILE, YARN
+from tests.families.dense import YARN
 from tests.families.row import Row
 
 _MLA: dict[str, Any] = {
@@ -20,14 +20,6 @@ _MLA: dict[str, Any] = {
 
 ROWS: dict[str, Row] = {
     "mixtral": Row("MixtralForCausalLM", "llama", {"head_dim": 24, "num_local_experts": 4, "num_experts_per_tok": 2}),
-    "gemma4-experts": Row(
-        "Gemma4ForCausalLM",
-        "gemma4",
-        GEMMA4
-        | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "enable_moe_block": True}
-        | {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24},
-        **GEMMA4_FILE,
-    ),
     "qwen3moe": Row(
         "Qwen3MoeForCausalLM",
         "qwen3moe",

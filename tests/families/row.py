@@ -54,8 +54,14 @@ class Row:
     bound: float = 1e-5
     """The largest error of a logit, as a part of the largest logit, in f32."""
 
+    tokenizer: Callable[[Path], None] = make_tokenizer
+    """Writes the tokenizer's files."""
+
     prepare: Callable[[Path], None] | None = None
-    """Changes the folder after it was made: names of tensors, further files."""
+    """Changes the folder after transformers has read it: names of tensors, further files."""
+
+    vector: Callable[[Path, Array], Array] | None = None
+    """The vector of a text, from the folder and the states of its tokens; None: their mean, with length 1."""
 
     weights: Mapping[str, Callable[[Array], Array]] = field(default_factory=dict)
     """Changes to the drawn weights whose names end with these keys."""
@@ -84,6 +90,9 @@ class Row:
     llamacpp_bound: float = 3e-5
     """As ``bound``, for llama.cpp's logits. It rounds more: GELU is a table of F16 there."""
 
+    unused: tuple[str, ...] = ()
+    """Weights in transformers that have no effect on its result: patterns of fnmatch."""
+
     excused: Mapping[str, str] = field(default_factory=dict)
     """Checks of test_rows.py that do not apply to this row, each with the reason."""
 
@@ -93,9 +102,9 @@ def coarse(weights: Array) -> Array:
     return np.round(weights * 10) / 5
 
 
-def text_ids(n: int, seed: int = 2) -> list[int]:
+def text_ids(n: int, n_vocab: int = 250) -> list[int]:
     """Token ids of a text."""
-    return [int(i) for i in np.random.default_rng(seed).integers(2, 250, n)]
+    return [int(i) for i in np.random.default_rng(2).integers(2, n_vocab, n)]
 
 
 def make_folder(row: Row, folder: Path) -> Path:
@@ -112,9 +121,7 @@ def make_folder(row: Row, folder: Path) -> Path:
         for name, value in drawn.items():
             value.copy_(torch.from_numpy(_draw(name, value.numpy(), row)))
     model.save_pretrained(folder)
-    make_tokenizer(folder)
-    if row.prepare is not None:
-        row.prepare(folder)
+    row.tokenizer(folder)
     return folder
 
 

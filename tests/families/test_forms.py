@@ -1,13 +1,21 @@
-"""Forms that a file may have, for every row: quantized types, layers on two devices."""
+"""Forms that a file may have, for every row: quantized types, two devices, drafting layers, scales, joined matrices."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hotshoe.nn import Linear
+from hotshoe.nn.experts import Experts
+from hotshoe_core.gguf import GGUFFile
 from tests.families.made import Made
 from tests.families.rows import TEXT
 from tests.support.fake_registry import FakeRegistry, fake
+from tests.support.file_forms import joined, scaled, with_nextn
+from tests.support.rewrite import Stored, rewrite
 
 ROWS = TEXT
 
@@ -33,3 +41,41 @@ def test_layers_on_two_devices(made: Made, monkeypatch: pytest.MonkeyPatch) -> N
         made.near(model.logits(made.ids), made.expected(made.ids))
         with model.sequence() as sequence:
             made.near(np.stack([sequence.append(i) for i in made.ids]), made.expected(made.ids))
+
+
+def _same(made: Made, path: Path, device: str) -> None:
+    with made.open(path, device) as model:
+        ours = model.logits(made.ids)
+    assert np.array_equal(ours, made.model(device).logits(made.ids))
+
+
+def test_drafting_layers_are_passed_over(made: Made, main_device: str) -> None:
+    _same(made, with_nextn(made.file(), made.scratch / "nextn.gguf"), main_device)
+
+
+def test_a_scale_of_each_matrix(made: Made, main_device: str) -> None:
+    """All that the model multiplies with ``linear``, and the experts. The factors are powers of two: nothing rounds."""
+    with made.load(main_device) as model:
+        modules = [p for p in model._model.parameters() if isinstance(p.module, (Linear, Experts))]
+        names = {p.names[0] for p in modules if p.attribute == "weight"}
+    with GGUFFile(made.file()) as file:
+        names &= file.tensors.keys()
+    path = made.scratch / "scaled.gguf"
+    _same(made, rewrite(made.file(), path, edit=lambda tensors: scaled(tensors, names)), main_device)
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        joined("attn_q", "attn_k", "attn_v", whole="attn_qkv"),
+        joined("ffn_gate", "ffn_up", whole="ffn_up"),
+    ],
+    ids=["qkv", "gate_up"],
+)
+def test_matrices_in_one_tensor(made: Made, main_device: str, join: Callable[[dict[str, Stored]], None]) -> None:
+    path = rewrite(made.file(), made.scratch / "joined.gguf", edit=join)
+    with GGUFFile(path) as one, GGUFFile(made.file()) as several:
+        if one.tensors.keys() == several.tensors.keys():
+            pytest.skip("the family has no such matrices, or has them in one tensor already")
+    with made.open(path, main_device) as model:
+        made.near(model.logits(made.ids), made.expected(made.ids))

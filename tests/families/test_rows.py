@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 
 from tests.families.made import Made
-from tests.families.rows import TEXT
-
-ROWS = TEXT
 
 
 def check_window(made: Made) -> list[str]:

@@ -49,6 +49,12 @@ NATIVE: dict[str, Callable[[Inputs], Tensor | Sequence[Tensor]]] = {
     "gated_delta_rule": lambda x: ops.gated_delta_rule(
         x(2, 5, 2, 8), x(2, 5, 2, 8), x(2, 5, 4, 8), x(2, 5, 4), x(2, 5, 4), x(2, 4, 8, 8)
     ),
+    "keys and values of two sizes": lambda x: ops.gated_delta_rule(
+        x(2, 5, 4, 8), x(2, 5, 4, 8), x(2, 5, 4, 6), x(2, 5, 4), x(2, 5, 4), x(2, 4, 6, 8)
+    ),
+    "tiled heads": lambda x: ops.gated_delta_rule(
+        x(2, 5, 2, 8), x(2, 5, 2, 8), x(2, 5, 4, 8), x(2, 5, 4), x(2, 5, 4), x(2, 4, 8, 8), tiled=True
+    ),
     "kimi": lambda x: ops.gated_delta_rule(*(x(2, 5, 4, 8) for _ in range(4)), x(2, 5, 4), x(2, 4, 8, 8)),
     "gated_linear_attention": lambda x: ops.gated_linear_attention(*(x(2, 5, 4, 8) for _ in range(4)), x(2, 4, 8, 8)),
     "rwkv_wkv6": lambda x: ops.rwkv_wkv6(*(x(2, 5, 4, 8) for _ in range(4)), x(4, 8), x(2, 4, 8, 8)),
@@ -70,9 +76,6 @@ TAKEN_APART: dict[str, Callable[[Inputs], Tensor | Sequence[Tensor]]] = {
     ),
     "a state that is not a whole vector of SVE": lambda x: ops.ssm_scan(
         x(2, 5, 6, 1), x(2, 5, 6), x(6, 5), x(2, 5, 1, 5), x(2, 5, 1, 5), x(2, 6, 1, 5), dt_softplus=True
-    ),
-    "keys and values of two sizes": lambda x: ops.gated_delta_rule(
-        x(2, 5, 4, 8), x(2, 5, 4, 8), x(2, 5, 4, 6), x(2, 5, 4), x(2, 5, 4), x(2, 4, 6, 8)
     ),
     "wkv7 of small heads, where ggml writes past the end": lambda x: ops.rwkv_wkv7(
         *(x(2, 5, 4, 32) for _ in range(6)), x(2, 4, 32, 32)

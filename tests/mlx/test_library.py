@@ -20,6 +20,8 @@ import mlx.core as mx
 
 from hotshoe_core.eager.adapter import EagerBackend
 from hotshoe_loader import load_all
+from hotshoe_mlx import _functions
+from hotshoe_mlx._packed import Packed
 from hotshoe_mlx.accepts import COMPOSITES
 
 N_ROWS, WIDTH = 4096, 1024  # of a state of 8 MiB in F16
@@ -161,3 +163,34 @@ def test_closing_frees_memory() -> None:
     backend.close()
     assert mx.get_active_memory() <= before + 2**12
     assert mx.get_cache_memory() == 0
+
+
+def test_a_part_of_a_long_row_is_ordered_like_all_of_it() -> None:
+    """Beyond 8 * k elements only the k largest are sorted."""
+    x = np.random.default_rng(0).permutation(8000).astype(np.float32).reshape(8, 1000)
+    x[0, ::3], x[1, 5], x[2, 7], x[3] = np.nan, np.inf, -np.inf, np.nan
+    x[3, 9] = 1
+    for k in (1, 40, 124, 125, 1000):
+        found = np.asarray(_functions.top_k(mx.array(x), k=k))
+        expected = np.argsort(-x, axis=-1, kind="stable")[:, :k]
+        assert np.array_equal(np.take_along_axis(x, found, -1), np.take_along_axis(x, expected, -1), equal_nan=True)
+        assert all(len(set(row)) == k for row in found)
+
+
+@pytest.mark.parametrize("per_token", [1, 4], ids=["one row for a token", "a row for each choice"])
+@pytest.mark.parametrize("quantized", [False, True])
+def test_many_choices_are_sorted_by_expert(quantized: bool, per_token: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    weight = mx.array(rng.standard_normal((16, 64, 128)).astype(np.float32))
+    given = Packed(*mx.quantize(weight, group_size=32, bits=4), 4, 32, "affine") if quantized else weight
+    x = mx.array(rng.standard_normal((20, per_token, 128)).astype(np.float32))
+    chosen = mx.array(rng.integers(0, 16, (20, 4)).astype(np.int32))
+    found = []
+    for limit in (0, 1000):
+        monkeypatch.setattr(_functions, "_SORTED_FROM", limit)
+        found.append(np.asarray(_functions.linear_experts(x, given, chosen)))
+    assert found[0].shape == (20, 4, 64)
+    assert np.array_equal(*found)
+    one = np.asarray(weight if not quantized else given.dequantize())[np.asarray(chosen)]  # (20, 4, 64, 128)
+    expected = (one @ np.broadcast_to(np.asarray(x), (20, 4, 128))[..., None])[..., 0]
+    assert np.abs(found[0] - expected).max() <= 1e-4 * np.abs(expected).max()

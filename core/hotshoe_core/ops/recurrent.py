@@ -4,13 +4,14 @@ The first axis is the sequence, the second is time: x (n_seqs, t, …), state (n
 the first step and returns the state after the last step, so a prompt may be computed in chunks. A node has one value:
 for these ops it is a vector of the outputs followed by the state, and the functions here split it.
 
-The decomposition is the recurrence written out, about twenty nodes for each step. With it, a backend that lacks the op
-can generate tokens one by one; prompts are slow but correct. The same code over NumPy arrays is the reference.
+The reference is the recurrence written out over NumPy arrays. The same code over Tensors is the decomposition of a
+single step, about twenty nodes; several steps are decomposed into chunks (ops/_chunks.py), if the op has that form.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotshoe_core.errors import ShapeError
+from hotshoe_core.ops._chunks import chunked_attention, chunked_scan
 from hotshoe_core.ops.movement import concat
 from hotshoe_core.ops.rules import F32, composite, require_finite, require_float
 from hotshoe_core.tensors.dtypes import DType
@@ -36,10 +38,13 @@ class Recurrence(NamedTuple):
     """The state after the last step."""
 
 
-def _recurrence(rule: Rule, *, like: str) -> Callable[[Callable[..., Any]], Callable[..., Recurrence]]:
+def _recurrence(
+    rule: Rule, *, like: str, chunked: Callable[..., tuple[Tensor, Tensor]] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Recurrence]]:
     """Add an op whose body returns (y, state), and make the function that records it.
 
     rule: gives y's shape, which is the shape of the operand named ``like``. The last operand must be ``state``.
+    chunked: another body for several steps, over Tensors only.
     """
 
     def packed_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
@@ -49,11 +54,12 @@ def _recurrence(rule: Rule, *, like: str) -> Callable[[Callable[..., Any]], Call
     def add(body: Callable[..., Any]) -> Callable[..., Recurrence]:
         @functools.wraps(body)
         def packed(*operands: _Value, **attrs: Any) -> _Value:
-            y, state = body(*operands, **attrs)
+            several = operands[position].shape[1] > 1 and isinstance(operands[0], Tensor)
+            y, state = (chunked if chunked is not None and several else body)(*operands, **attrs)
             return _join([y.reshape(-1), state.reshape(-1)], 0)
 
+        position = list(inspect.signature(body).parameters).index(like)
         op = composite(packed_rule, reference=packed)(packed)
-        position = op.tensors.index(like)
 
         @functools.wraps(body)
         def record(*operands: Tensor, **attrs: Any) -> Recurrence:
@@ -145,7 +151,18 @@ def _ssm_scan_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape,
     return x.shape, F32
 
 
-@_recurrence(_ssm_scan_rule, like="x")
+def _chunked_ssm_scan(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor, *, dt_softplus: bool
+) -> tuple[Tensor, Tensor]:
+    heads = x.shape[2]
+    dt = _softplus(dt) if dt_softplus else dt
+    if A.size > heads:
+        return chunked_scan(x, dt, A, B, C, state)
+    dt = dt.reshape(*dt.shape, 1)
+    return chunked_attention(C, B, x * dt, dt * A.reshape(heads, 1), state)
+
+
+@_recurrence(_ssm_scan_rule, like="x", chunked=_chunked_ssm_scan)
 def ssm_scan(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor, *, dt_softplus: bool = False
 ) -> Recurrence:
@@ -207,19 +224,43 @@ def _gated_delta_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Sha
     return v.shape, F32
 
 
-@_recurrence(_gated_delta_rule, like="v")
+def _tiled(x: _Value, times: int) -> _Value:
+    """Repeat the keys of (n_seqs, t, k_heads, dk): k_heads of them, then the same again."""
+    return _join([x] * times, 2)
+
+
+def _chunked_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, *, scale: float, tiled: bool
+) -> tuple[Tensor, Tensor]:
+    if tiled:
+        q, k = (_tiled(x, v.shape[2] // k.shape[2]) for x in (q, k))
+    g, beta = (x.reshape(*v.shape[:3], -1) for x in (g, beta))
+    return chunked_attention(q * scale, k, v, g, state, beta)
+
+
+@_recurrence(_gated_delta_rule, like="v", chunked=_chunked_delta_rule)
 def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, *, scale: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    *,
+    scale: float | None = None,
+    tiled: bool = False,
 ) -> Recurrence:
     """Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464), and Kimi Delta Attention (2025, arXiv:2510.26692).
 
     For each head, ``S = S diag(exp(g))``, then ``S = S + beta (v - S k) kᵀ`` and ``y = scale S q``. Shapes: q and k
-    (n_seqs, t, k_heads, dk), where head ``h`` reads ``h // (heads / k_heads)``; v (n_seqs, t, heads, dv); g, the
-    logarithm of the decay, (n_seqs, t, heads), or (n_seqs, t, heads, dk) with one decay for each element of a key; beta
-    (n_seqs, t, heads); state S (n_seqs, heads, dv, dk), which maps a key to a value, as in the paper. Returns y
-    (n_seqs, t, heads, dv) and the new state. scale: None is ``1 / √dk``.
+    (n_seqs, t, k_heads, dk), where head ``h`` reads ``h // (heads / k_heads)``, or ``h % k_heads`` if ``tiled``; v
+    (n_seqs, t, heads, dv); g, the logarithm of the decay, (n_seqs, t, heads), or (n_seqs, t, heads, dk) with one decay
+    for each element of a key; beta (n_seqs, t, heads); state S (n_seqs, heads, dv, dk), which maps a key to a value, as
+    in the paper. Returns y (n_seqs, t, heads, dv) and the new state. scale: None is ``1 / √dk``.
     """
     n, _, heads, dv = v.shape
+    if tiled:
+        q, k = (_tiled(x, heads // k.shape[2]) for x in (q, k))
     k_heads, dk = k.shape[2:]
     decay = _exp(g).reshape(n, -1, heads, g.shape[-1] if g.ndim == 4 else 1)
 
@@ -243,7 +284,14 @@ def _gated_linear_attention_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -
     return v.shape, F32
 
 
-@_recurrence(_gated_linear_attention_rule, like="v")
+def _chunked_linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor, *, scale: float
+) -> tuple[Tensor, Tensor]:
+    y, state = chunked_attention(q * scale, k, v, g, state.permute(0, 1, 3, 2))
+    return y, state.permute(0, 1, 3, 2)
+
+
+@_recurrence(_gated_linear_attention_rule, like="v", chunked=_chunked_linear_attention)
 def gated_linear_attention(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor, *, scale: float | None = None
 ) -> Recurrence:

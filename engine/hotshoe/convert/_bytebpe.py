@@ -47,4 +47,9 @@ def read_bytes(files: TextTokenizer) -> Vocab:
         tokens[added.id], types[added.id] = added.stored, added.type
     # a space separates the two tokens of a merge, so a space inside a token is written as its letter
     merges = [" ".join(part.replace(" ", _SPACE_LETTER) for part in pair) for pair in files.merges()]
+    if not merges:
+        raise ConversionError(
+            f"{files.path}: the tokenizer has no merges, so it cannot join bytes to tokens",
+            hint="the files of the tokenizer are incomplete: download tokenizer.json again",
+        )
     return Vocab(tokens, types, {"model": "gpt2", "pre": recognize(files), "merges": merges})

@@ -11,6 +11,7 @@ from hotshoe.convert._blocks import Scaled, join_scales
 from hotshoe.convert._json import read_object
 from hotshoe.convert._safetensors import StoredTensor, read_header, read_tensor
 from hotshoe.convert._sentence import SentenceModules, read_sentence_modules
+from hotshoe.convert._settings import Settings
 from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.errors.arguments import file_path
 
@@ -33,10 +34,13 @@ class Checkpoint:
     model: Path
     """The folder with config.json: ``folder``, or a folder inside it."""
     config: dict[str, Any] = field(repr=False)
-    """The content of config.json."""
+    """The content of config.json. It becomes a ``Settings``, which remembers what was read."""
     tensors: dict[str, StoredTensor] = field(repr=False)
     sentence: SentenceModules
     """What the files of sentence-transformers say."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", Settings(self.config))
 
     @property
     def architecture(self) -> str | None:

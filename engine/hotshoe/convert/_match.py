@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,7 +103,9 @@ class _Matcher:
         unused = [name for name in model.unused_tensors() if "*" not in name]
         self.declared = {*unused, *(name for p in model.parameters() for name in p.names)}
         shapes = {target: t.shape for name, t in checkpoint.tensors.items() for target in self.names.in_file(name)[0]}
-        choose_forms(model, shapes)
+        self.cut: dict[str, list[str]] = {}
+        """The tensors of the file, by the name that they would have in one tensor, as the checkpoint has them."""
+        self._choose_forms(model, shapes)
         self.parameters = [
             p
             for p in model.parameters()
@@ -118,6 +120,26 @@ class _Matcher:
         self.together: dict[str, list[str]] = {}
         """The tensors of the file that have the same source, by name of each."""
 
+    def _choose_forms(self, model: Module, shapes: Mapping[str, Shape]) -> None:
+        """Choose the forms that the checkpoint has. Tensors that rules name are cut from the one that holds them."""
+        named = {*self.rules.recipes, *self.rules.required}
+        before = [
+            (module, attribute, {other: getattr(module, other) for other in others})
+            for module in _all_modules(model)
+            for attribute, others in module.forms.items()
+        ]
+        choose_forms(model, shapes)
+        for module, attribute, parts in before:
+            whole = getattr(module, attribute)
+            names = [
+                {p.attribute: p.names[0] for p in part.parameters()} for part in parts.values() if part is not None
+            ]
+            if whole is None or not any(_in_layer(name) in named for each in names for name in each.values()):
+                continue
+            self.cut |= {p.names[0]: [each[p.attribute] for each in names] for p in whole.parameters()}
+            for other, part in {attribute: None, **parts}.items():
+                setattr(module, other, part)
+
     def find(self) -> None:
         """Find the sources. Raises ConversionError if tensors are missing, unknown or duplicate."""
         self._check_rules()
@@ -130,7 +152,8 @@ class _Matcher:
             if is_ignored or source.endswith(_NOT_WEIGHTS):
                 continue
             candidates, expert = names.in_file(source)
-            targets = [name for name in candidates if name in self.wanted]
+            cut = [name for candidate in candidates for name in self.cut.get(candidate, [candidate])]
+            targets = [name for name in cut if name in self.wanted]
             for target in targets:
                 sources = self.sources.setdefault(target, {})
                 if expert in sources or (sources and (expert < 0) != (-1 in sources)):
@@ -188,7 +211,7 @@ class _Matcher:
             numbers = range(min(shape[0], len(tensors)))  # config.json may name a huge number
             missing = [other_expert(first, i) for i in numbers if i not in sources]
             _raise_unless_complete(self.checkpoint, missing, [s for i, s in sources.items() if i >= shape[0]])
-        recipe = self.rules.recipes.get(_in_layer(name)) or self._part(name, shape, stored)
+        recipe = self._recipe(name, shape, stored)
         expected = (recipe.stored or shape)[by_expert:]
         for source in sources.values():
             actual = tensors[source].shape
@@ -233,6 +256,16 @@ class _Matcher:
         open_axes = dict(enumerate(stored)) | ({} if rows is None else {0: rows})
         return tuple(open_axes.get(i, 1) if n is None else n for i, n in enumerate(p.shape))
 
+    def _recipe(self, name: str, shape: Shape, stored: Shape) -> Recipe:
+        recipe = self.rules.recipes.get(_in_layer(name))
+        if recipe is None:
+            return self._part(name, shape, stored)
+        if not any(name in parts for parts in self.cut.values()):
+            return recipe
+        part, make = self._part(name, shape, stored), recipe.make
+        by_rows = part.by_rows and recipe.by_rows
+        return replace(recipe, make=lambda value: make(part.make(value)), stored=part.stored, by_rows=by_rows)
+
     def _part(self, name: str, shape: Shape, stored: Shape) -> Recipe:
         """Take a tensor from one that may hold several: their rows follow each other on the last axis but one."""
         together = self.together[name]
@@ -245,6 +278,12 @@ class _Matcher:
             stored=(*shape[:axis], ends[-1], *shape[axis + 1 :]),
             by_rows=axis < len(shape) - 1,
         )
+
+
+def _all_modules(module: Module) -> Iterator[Module]:
+    yield module
+    for _, child in module.children():
+        yield from _all_modules(child)
 
 
 def _constant(name: str, values: Array) -> TensorLayout:

@@ -120,13 +120,14 @@ def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, loca
     if not all(isinstance(settings, dict) for settings in sets):
         raise checkpoint.invalid("rope_parameters", stated, "an object")
     settings = sets[0]
-    kind = settings.get("rope_type") or settings.get("type") or "default"
-    kind = "longrope" if kind == "su" else kind
-    if kind != "default" and kind not in kinds:
-        raise checkpoint.refusal(
-            f"the RoPE scaling is {kind!r}; for this architecture a GGUF file can only express: "
-            + (", ".join(kinds) if kinds else "none")
-        )
+    kind, *local_kind = (_kind(s) for s in sets)
+    for found, known in ((kind, kinds), *((k, ()) for k in local_kind)):
+        if found != "default" and found not in known:
+            raise checkpoint.refusal(
+                f"the RoPE scaling is {found!r}; for this architecture a GGUF file can only express: "
+                + (", ".join(kinds) if kinds else "none")
+                + ("" if known is kinds else ", and none in layers with a sliding window")
+            )
     rope = Rope(checkpoint, kind, 0.0, None, settings)
     base = float(rope.number("rope_theta", checkpoint.number("rope_theta", theta)))
     if len(sets) > 1:
@@ -137,3 +138,8 @@ def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, loca
     elif local_theta is not None:
         local_theta = checkpoint.number("rope_local_base_freq", local_theta)
     return Rope(checkpoint, kind, base, local_theta, settings)
+
+
+def _kind(settings: Mapping[str, Any]) -> str:
+    kind = settings.get("rope_type") or settings.get("type") or "default"
+    return "longrope" if kind == "su" else str(kind)

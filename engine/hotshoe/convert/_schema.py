@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe import families
 from hotshoe.convert._layout import FileLayout
 from hotshoe.convert._match import Rules, match_tensors
+from hotshoe.convert._settings import check_settings_read
 from hotshoe.convert._tokens import tokenizer_metadata
 from hotshoe.unread_keys import find_unread
 from hotshoe_core.errors import ConversionError, ModelError, ModelFileError
@@ -45,7 +46,8 @@ def make_layout(
 
     Raises ConversionError if tensors are missing, unknown, or of another shape, or if GGUF cannot express the model or
     its tokenizer; ModelFileError if files of the tokenizer are missing or damaged; UnknownArchitectureError if no
-    installed distribution has a model for ``arch``.
+    installed distribution has a model for ``arch``; ConversionError if config.json has a setting that changes the
+    arithmetic and that no code has read.
     """
     rules = rules or Rules()
     metadata = {key if key.startswith(_WITHOUT_ARCH) else f"{arch}.{key}": value for key, value in keys.items()}
@@ -56,7 +58,9 @@ def make_layout(
     rows = {"token_embd.weight": vocab, _OUTPUT: vocab, **rules.rows}
     tensors = match_tensors(checkpoint, model, replace(rules, required=required, rows=rows))
     # after the tensors, because their shapes prove that ``vocab`` is correct
-    return FileLayout(arch, metadata | tokenizer(checkpoint, vocab), tensors)
+    layout = FileLayout(arch, metadata | tokenizer(checkpoint, vocab), tensors)
+    check_settings_read(checkpoint)
+    return layout
 
 
 def _model(checkpoint: Checkpoint, values: dict[str, Any]) -> Module:

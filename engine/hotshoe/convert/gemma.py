@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import Rules, make_layout, plus, read_rope, read_sizes
+from hotshoe.convert import Rules, make_layout, plus, read_rope, read_sizes, windowed_layers
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -36,6 +36,9 @@ def describe_gemma2(checkpoint: Checkpoint) -> FileLayout:
         "attn_logit_softcapping": checkpoint.number("attn_logit_softcapping", 50.0),
         "final_logit_softcapping": checkpoint.number("final_logit_softcapping", 30.0),
     }
+    windowed = windowed_layers(checkpoint, sizes.n_layers, 2)
+    if windowed != [i % 2 == 0 for i in range(sizes.n_layers)]:
+        keys["attention.sliding_window_pattern"] = windowed
     scalar = checkpoint.number("query_pre_attn_scalar", 256)
     if scalar != sizes.head_dim:
         # llama.cpp's converter writes no key: readers recognise the only such model (27B) by its number of layers

@@ -7,6 +7,7 @@ by setting bits, and a sequence is removed by clearing them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,10 +89,18 @@ class Cells:
         self.padding = padding
         self._per_octave = per_octave
         self.n_rows = max(-(-n // padding) * padding, n + n_scratch)
-        self.positions = np.full(self.n_rows, _FREE, np.int32)
-        self.members = np.zeros(self.n_rows, np.int64)
         self._allocated: Array | None = None  # the cells of a graph that is not committed yet
         self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
+
+    @cached_property
+    def positions(self) -> Array:
+        """The position of each cell's token, (n_rows,) I32. Made when the first text comes: a plan has no texts."""
+        return np.full(self.n_rows, _FREE, np.int32)
+
+    @cached_property
+    def members(self) -> Array:
+        """The slots whose sequences each cell belongs to, as bits, (n_rows,) I64."""
+        return np.zeros(self.n_rows, np.int64)
 
     def room(self, keep: SlotBits = ALL_SLOTS) -> int:
         """Return how many cells would be free if only the rows of ``keep`` stayed."""

@@ -19,6 +19,7 @@ from hotshoe.nn.basic import (
 from hotshoe.nn.binder import bind
 from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, key, pattern_key, rope_key
 from hotshoe.nn.decoder import Backbone, Block, Decoder, SandwichBlock, TransformerBlock
+from hotshoe.nn.encoder import Encoder, EncoderConfig, PostNormBlock
 from hotshoe.nn.mlp import MLP, GatedMLP
 from hotshoe.nn.module import Module, layers, submodule, tensor
 from hotshoe.nn.pattern import LayerPattern
@@ -47,6 +48,8 @@ __all__ = [
     "Conv3D",
     "Decoder",
     "Embedding",
+    "Encoder",
+    "EncoderConfig",
     "ExpertConfig",
     "ExpertLayersConfig",
     "Experts",
@@ -61,6 +64,7 @@ __all__ = [
     "Module",
     "Norm",
     "NormedAttention",
+    "PostNormBlock",
     "RMSNorm",
     "ReadingAttention",
     "SandwichBlock",

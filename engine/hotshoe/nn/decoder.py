@@ -113,10 +113,12 @@ class Backbone(Module):
     token_embedding: Embedding = submodule("token_embd", shape=lambda c, i: (None, c.dim))
     positions: LearnedPositions | None = None
     """A vector for each position, which is added to the embedding."""
+    token_types: Embedding | None = None
+    """A vector for each type of token, which is added to the embedding. Tokens have type 0 unless the batch says."""
     embedding_norm: Norm | None = None
     """A norm of the embeddings."""
     blocks: Sequence[Block] = layers("blk")
-    norm: Norm = submodule("output_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+    norm: Norm | None = submodule("output_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
 
     @property
     def embedding_scale(self) -> float:
@@ -128,10 +130,10 @@ class Backbone(Module):
         return tuple(block.cache_spec() for block in self.blocks)
 
     def __call__(self, batch: Batch, views: list[Any]) -> Tensor:
-        """Normalised hidden states, (..., dim), of the rows ``batch.outputs``, or of all rows if that is None."""
+        """Hidden states after the last norm, (..., dim), of the rows ``batch.outputs``; of all rows if that is None."""
         x = self.run(self.embed(batch), batch, views)
         with scope("", len(self.blocks)):
-            return self.norm(x if batch.outputs is None else x.take(batch.outputs))
+            return _through(self.norm, x if batch.outputs is None else x.take(batch.outputs))
 
     def run(self, x: Tensor, batch: Batch, views: list[Any]) -> Tensor:
         """Compute the blocks: embeddings to hidden states, both (..., dim)."""
@@ -146,6 +148,9 @@ class Backbone(Module):
         x = batch.embed(self.token_embedding if scale == 1.0 else lambda ids: self.token_embedding(ids) * scale)
         if self.positions is not None:
             x = x + self.positions(batch.positions)
+        if self.token_types is not None:
+            types = self.token_types
+            x = x + (types.weight[0] if batch.token_types is None else types(batch.token_types))
         return _through(self.embedding_norm, x)
 
 

@@ -208,7 +208,7 @@ class TextForward:
     def largest(self) -> TextSignature:
         """Return the signature of the graph that takes the most memory: the most rows over a full cache."""
         sizes = self._cache.max_sizes
-        return self.signature(min([self._n_ubatch, *sizes]))._replace(sizes=sizes)
+        return TextSignature(self.padded_rows(min([self._n_ubatch, *sizes])), 1, sizes, 1)
 
     def build(self, signature: TextSignature) -> Built:
         """Build the graph of a signature. Raises ModelDefinitionError for logits of a wrong shape."""

@@ -396,10 +396,9 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     ),
     "gated_delta_rule: no beta": operand(4, scalar(1)),
     "gated_delta_rule: no decay": operand(3, scalar(0)),
-    "gated_delta_rule: keys of the heads apart": lambda f, q, k, v, g, *xs, **attrs: f(
-        *(np.take(y, np.arange(v.shape[2]) % k.shape[2], 2) for y in (q, k)), v, _each_head(g, v, k), *xs, **attrs
-    ),
-    "gated_delta_rule: always 1 / √dk": lambda f, q, *xs, scale: f(q, *xs, scale=q.shape[-1] ** -0.5),
+    "gated_delta_rule: keys of the heads apart": given(tiled=True),
+    "gated_delta_rule: keys of heads next to each other": given(tiled=False),
+    "gated_delta_rule: always 1 / √dk": lambda f, q, *xs, scale, **attrs: f(q, *xs, scale=q.shape[-1] ** -0.5, **attrs),
     "gated_linear_attention: no scale": given(scale=1.0),
     "gated_linear_attention: no decay": operand(3, scalar(0)),
     "rwkv_wkv6: no weight of the present": operand(4, scalar(1)),
@@ -445,10 +444,6 @@ def _square(w: Array, attrs: Mapping[str, Any]) -> bool:
 
 def _steps(dt: Array, softplus: bool) -> Array:
     return np.logaddexp(dt.astype(f4), f4(0)) if softplus else dt.astype(f4)
-
-
-def _each_head(g: Array, v: Array, k: Array) -> Array:
-    return np.take(g, np.arange(v.shape[2]) % k.shape[2], 2) if g.ndim == 4 else g
 
 
 def mutants() -> dict[str, Mutant]:

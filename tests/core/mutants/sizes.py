@@ -153,6 +153,12 @@ def _forgetful(f: Callable[..., Array], *xs: Array, **attrs: Any) -> Array:
     return np.concatenate([*(p[: -state.size] for p in parts), parts[-1][-state.size :]])
 
 
+def _divided(f: Callable[..., Array], *xs: Array, **attrs: Any) -> Array:
+    """A chunk's decays as quotients: the divisor is 0, and its inverse infinite, after strong decays."""
+    with np.errstate(all="ignore"):
+        return f(*xs, **attrs) + 0 * np.exp(-np.cumsum(xs[3][:, :64], 1, dtype=f4)).sum(dtype=f4)
+
+
 ROWS: Mapping[str, Callable[..., Any]] = {
     "add: no more than 65,536 rows": _zeroed(65_536),
     "silu: the first 4,096 columns": lambda f, x: np.where(np.arange(x.shape[-1] if x.ndim else 1) < 4096, f(x), 0),
@@ -183,8 +189,14 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     "attention: the first 512 keys": _keys(512),
     "attention: the last of many queries has no mask": _last_query_free,
     "im2col: the first 1,024 windows": _zeroed(1024),
-    "gated_delta_rule: starts again after 64 steps": _forgetful,
-    "rwkv_wkv7: starts again after 64 steps": _forgetful,
+    **{
+        f"{op}: starts again after 64 steps": _forgetful
+        for op in ("ssm_scan", "gated_delta_rule", "gated_linear_attention", "rwkv_wkv7")
+    },
+    "gated_delta_rule: divides by the decay of all steps before": _divided,
+    "gated_linear_attention: divides by the decay of all steps before": _divided,
+    "gated_delta_rule: decays by e⁻⁸ at most": operand(3, lambda g: np.maximum(g, f4(-8))),
+    "ssm_scan: decays at a rate of 8 at most": operand(2, lambda rates: np.maximum(rates, f4(-8))),
 }  # fmt: skip
 
 

@@ -24,6 +24,11 @@ def decay(rng: Rng, shape: Shape) -> Array:
     return -rng.uniform(0.05, 2, shape).astype(np.float32)
 
 
+def uneven_decay(rng: Rng, shape: Shape) -> Array:
+    """The logarithm of a decay, near 0 for most steps, and up to -200: e²⁰⁰ is more than F32 holds."""
+    return np.asarray(-200 * rng.random(shape, np.float32) ** 8)
+
+
 def factor(rng: Rng, shape: Shape) -> Array:
     """A decay: 0 to 1."""
     return np.asarray(np.exp(decay(rng, shape)))
@@ -128,9 +133,11 @@ def linear_attention() -> Iterator[Case]:
         yield case("gated_delta_rule", times, k_heads=2)
         yield case("gated_delta_rule", times, k_heads=1, dv=4)
         yield case("gated_delta_rule", times, per_key=True)
+        yield case("gated_delta_rule", times, k_heads=2, dk=4, dv=7, tiled=True)
     for layout in LAYOUTS:
         yield case("gated_delta_rule", k_heads=2, layout=layout)
-        yield case("gated_delta_rule", per_key=True, layout=layout)
+        yield case("gated_delta_rule", per_key=True, dk=3, layout=layout)
+        yield case("gated_delta_rule", k_heads=2, tiled=True, layout=layout)
 
 
 def cases() -> Iterator[Case]:

@@ -15,7 +15,7 @@ from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import F16, Q4_0, Q4_K, Q6_K, Q8_0
 from hotshoe_core.testing.cases.elementwise import COMPARISONS, UNARY
 from hotshoe_core.testing.cases.matrix import well_conditioned
-from hotshoe_core.testing.cases.recurrent import decay, factor, short
+from hotshoe_core.testing.cases.recurrent import decay, factor, short, uneven_decay
 from hotshoe_core.testing.operands import Arg, Case, distinct, few, indices, integers, mask, nonzero, weight
 from hotshoe_core.testing.run import F32, I32
 
@@ -166,12 +166,16 @@ def windows() -> Iterator[Case]:
 
 
 def recurrences() -> Iterator[Case]:
-    """Many steps of one sequence."""
-    n, t, heads, dim = 1, 67, 4, 8
+    """Many steps of one sequence: two chunks of 64, and a few steps more."""
+    n, t, heads, dim = 1, 131, 4, 8
     yield Case("ssm_conv", (Arg((n, t, 131)), Arg((n, 3, 131), kind="state"), weight((131, 4))))
     x, dt, b = Arg((n, t, heads, dim)), Arg((n, t, heads)), Arg((n, t, 1, 16))
     state = Arg((n, heads, dim, 16), kind="state")
-    yield Case("ssm_scan", (x, dt, Arg((heads,), values=decay), b, b, state), {"dt_softplus": True})
+    for rates in ((heads,), (heads, 16)):
+        yield Case("ssm_scan", (x, dt, Arg(rates, values=decay), b, b, state), {"dt_softplus": True})
+        yield Case(
+            "ssm_scan", (x, dt, Arg(rates, values=uneven_decay, note="uneven"), b, b, state), {"dt_softplus": True}
+        )
     key: Shape = (n, t, heads, dim)
     q, k, v = Arg(key), Arg(key, values=short), Arg(key)
     state = Arg((n, heads, dim, dim), kind="state")
@@ -185,6 +189,11 @@ def recurrences() -> Iterator[Case]:
     }
     for op, xs in operands.items():
         yield Case(op, xs)
+    for shape in (key[:-1], key):
+        yield Case("gated_delta_rule", (q, k, v, Arg(shape, values=uneven_decay, note="uneven"), beta, state))
+    few, fewer = Arg((n, t, 2, dim)), Arg((n, t, 2, dim), values=short)
+    yield Case("gated_delta_rule", (few, fewer, v, Arg(key[:-1], values=decay), beta, state), {"tiled": True})
+    yield Case("gated_linear_attention", (q, k, v, Arg(key, values=uneven_decay, note="uneven"), state))
 
 
 def cases() -> Iterator[Case]:

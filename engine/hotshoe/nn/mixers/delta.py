@@ -63,10 +63,8 @@ class GatedDelta(Module):
         qk = ops.rms_norm(qk, eps=_EPS / ssm.state) * ssm.state**-0.5
         q, k = qk[:, :, : ssm.n_groups], qk[:, :, ssm.n_groups :]
         v = mixed[..., n_keys:].reshape(b, t, ssm.n_heads, ssm.head_dim)
-        if self.tiled:
-            q, k = (ops.concat(*[x] * (ssm.n_heads // ssm.n_groups), axis=2) for x in (q, k))
         decay = (alpha + self.dt_bias).softplus() * self.decay
-        y, state = ops.gated_delta_rule(q, k, v, decay, beta.sigmoid(), view.read("delta"))
+        y, state = ops.gated_delta_rule(q, k, v, decay, beta.sigmoid(), view.read("delta"), tiled=self.tiled)
         view.write("delta", state)
         y = ops.swiglu(gate.reshape(-1, ssm.n_heads, ssm.head_dim), self.norm(view.merge(y)))
         return self.out(y.reshape(-1, ssm.inner))

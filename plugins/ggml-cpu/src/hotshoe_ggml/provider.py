@@ -10,6 +10,7 @@ from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.contract.plugin import hookimpl
 from hotshoe_core.errors.text import printable
 from hotshoe_ggml.quirks import nvidia
+from hotshoe_ggml.uuids import uuid_of
 
 if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend
@@ -71,6 +72,7 @@ class GgmlProvider:
                 memory_total=f.memory_total,
                 memory_free=f.memory_free,
                 pci_id=None if f.device_id is None else printable(f.device_id, 64),
+                uuid=None if f.device_id is None else uuid_of(f.device_id),
                 library=library,
                 properties={"index": i, "variant": variant, "features": features},
             )

@@ -8,7 +8,7 @@ from typing import Any
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.errors import DeviceLostError, NativeError
-from hotshoe_core.tensors.dtypes import DType
+from hotshoe_ggml.claims import fails, overstated
 from hotshoe_ggml.lowering import Builder
 from hotshoe_ggml.memory.layouts import PackedLayout
 from hotshoe_ggml.memory.transfer import Meter
@@ -48,6 +48,7 @@ class Unit:
         self.device_pointer = facts.pointer
         self.maps_pages = facts.buffer_from_host_ptr
         self._native_name = facts.name
+        self._overstated = overstated(self.library.name, ffi.string(lib().ggml_version()).decode())
         self.ggml_backend = lib().ggml_backend_dev_init(self.device_pointer, ffi.NULL)
         self._failures = self.library.failures(facts.name)
         if self.ggml_backend == ffi.NULL:
@@ -64,8 +65,12 @@ class Unit:
 
     def supports(self, node: Any) -> bool:
         """Whether the device runs this ggml node. ggml aborts the process on a node that no device runs."""
-        if not self.runs_custom_kernels and (node.op == lib().GGML_OP_CUSTOM or _is_overstated(node)):
+        if not self.runs_custom_kernels and (node.op == lib().GGML_OP_CUSTOM or fails(self._overstated, node)):
             return False
+        return self._claims(node)
+
+    def _claims(self, node: Any) -> bool:
+        """Whether the library says that the device runs this node."""
         return bool(lib().ggml_backend_dev_supports_op(self.device_pointer, node))
 
     def buffer_types(self) -> list[Any]:
@@ -115,19 +120,3 @@ class Unit:
 
     def close(self) -> None:
         lib().ggml_backend_free(self.ggml_backend)
-
-
-_EIGHT_BYTES = {DType.I64.id, DType.F64.id}
-_HEAD_DIM = 64
-
-
-def _is_overstated(node: Any) -> bool:
-    """Whether ggml's devices claim to run the node, but abort, or compute wrong numbers.
-
-    RPC claims every node. Kernels of RWKV and gated linear attention are made for heads of 64, in CUDA also of 128, and
-    copies for elements of 2 and 4 bytes.
-    """
-    g = lib()
-    if node.op in (g.GGML_OP_RWKV_WKV6, g.GGML_OP_RWKV_WKV7, g.GGML_OP_GATED_LINEAR_ATTN):
-        return bool(node.src[0].ne[0] != _HEAD_DIM)
-    return node.type in _EIGHT_BYTES

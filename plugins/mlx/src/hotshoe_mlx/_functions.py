@@ -32,6 +32,7 @@ DTYPES = {
     DType.I64: mx.int64,
     DType.F64: mx.float64,
 }
+_SORTED_FROM = 64  # choices of experts: sorting fewer costs more than it saves
 _INTEGERS = (mx.int8, mx.int16, mx.int32, mx.int64)
 
 
@@ -228,15 +229,20 @@ def _product(x: Array, right: Array, *, half: bool) -> Array:
 
 
 def linear_experts(x: Array, weight: Any, experts: Array) -> Array:
-    rows = f32(x)[:, :, None, :]  # (n, 1 or k, 1, in)
-    chosen = experts.astype(mx.uint32)
-    left = mx.arange(rows.shape[0] * rows.shape[1], dtype=mx.uint32).reshape(rows.shape[:2])
-    left = mx.broadcast_to(left, chosen.shape)
+    n, k = experts.shape
+    rows = f32(x).reshape(-1, 1, x.shape[-1])  # (n or n * k, 1, in)
+    chosen = experts.astype(mx.uint32).reshape(-1)
+    left = mx.arange(n * k, dtype=mx.uint32) // (n * k // rows.shape[0])  # the row that each choice multiplies
+    order = mx.argsort(chosen) if chosen.size >= _SORTED_FROM else None
+    if order is not None:  # a GPU then reads an expert once for all its rows
+        chosen, left = chosen[order], left[order]
+    sort: dict[str, Any] = {"lhs_indices": left, "rhs_indices": chosen, "sorted_indices": order is not None}
     if isinstance(weight, Packed):
-        y = weight.multiply_chosen(rows, left, chosen)
+        y = weight.multiply_chosen(rows, **sort)
     else:
-        y = mx.gather_mm(rows, mx.swapaxes(f32(weight), -1, -2), lhs_indices=left, rhs_indices=chosen)
-    return y[:, :, 0]
+        y = mx.gather_mm(rows, mx.swapaxes(f32(weight), -1, -2), **sort)
+    y = y if order is None else y[mx.argsort(order)]
+    return y.reshape(n, k, -1)
 
 
 def solve_lower(a: Array, b: Array) -> Array:
@@ -274,6 +280,10 @@ def argsort(x: Array, *, descending: bool) -> Array:
 
 
 def top_k(x: Array, *, k: int) -> Array:
+    if k < x.shape[-1] // 8:  # a full sort of a vocabulary takes longer than the rest of sampling
+        chosen = mx.argpartition(-x, k - 1, axis=-1)[..., :k]
+        largest = mx.argsort(-mx.take_along_axis(x, chosen, axis=-1), axis=-1)
+        return mx.take_along_axis(chosen, largest, axis=-1).astype(mx.int32)
     return mx.argsort(-x, axis=-1)[..., :k].astype(mx.int32)
 
 

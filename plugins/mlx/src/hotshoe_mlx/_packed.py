@@ -68,8 +68,6 @@ class Packed:
         y = mx.quantized_matmul(rows, self.codes, self.scales, **self._format, transpose=True)
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
-    def multiply_chosen(self, x: mx.array, left: mx.array, chosen: mx.array) -> mx.array:
-        """``x[left] @ self[chosen].T`` over the last two axes of each."""
-        return mx.gather_qmm(
-            x, self.codes, self.scales, **self._format, lhs_indices=left, rhs_indices=chosen, transpose=True
-        )
+    def multiply_chosen(self, x: mx.array, **choice: Any) -> mx.array:
+        """``x[lhs_indices] @ self[rhs_indices].T`` over the last two axes of each. ``choice``: of ``mx.gather_qmm``."""
+        return mx.gather_qmm(x, self.codes, self.scales, **self._format, transpose=True, **choice)

@@ -167,7 +167,8 @@ class Builder:
 
     def row_max(self, x: Ptr) -> Ptr:
         """The largest element of each row of a matrix."""
-        index = self.reshape(self.call("argmax", x), (x.ne[1], 1))
+        # CUDA's argmax of a row without a number above -FLT_MAX is -1, and get_rows would read before the row
+        index = self.reshape(self.limit(self.call("argmax", x), x.ne[0]), (x.ne[1], 1))
         return self.call("get_rows", self.reshape(x, (x.ne[1], x.ne[0], 1)), index)
 
     def row_argmax(self, x: Ptr) -> Ptr:

@@ -74,19 +74,31 @@ def _is_square(node: Tensor) -> bool:
     return a == b
 
 
-@lowers("gated_delta_rule", when=_is_square, nodes=_nodes)
+@lowers("gated_delta_rule", nodes=_nodes)
 def _gated_delta_rule(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr) -> Ptr:
-    n, t, heads, dim = _shape(node, 2)
-    k_heads = _shape(node, 1)[2]
-    if k_heads != heads:  # ggml repeats the keys in turns; ours are shared by groups of heads
-        q, k = (_repeat_heads(b, x, (n, t, k_heads, dim), heads // k_heads) for x in (q, k))
+    (n, t, heads, dv), (k_heads, dk) = _shape(node, 2), _shape(node, 1)[2:]
+    dim = max(dk, dv)
+    q, k, v = (b.rows(b.f32(x)) for x in (q, k, v))
+    state = _plain(b, state)
+    if k_heads != heads and not node.attrs["tiled"]:  # ggml repeats the keys in turns
+        q, k = (_repeat_heads(b, x, (n, t, k_heads, dk), heads // k_heads) for x in (q, k))
     factor = node.attrs["scale"] * dim**0.5  # ggml divides by √dim
     if factor != 1:
-        q = b.call("scale", _plain(b, q), factor)
-    g = b.reshape(b.f32(g), (n, t, heads, (len(_shape(node, 3)) == 4 and dim) or 1))
-    beta = b.reshape(b.f32(beta), (n, t, heads, 1))
-    operands = (_plain(b, x) for x in (q, k, v, g, beta, state))
-    return b.reshape(b.call("gated_delta_net", *operands, 1), node.shape)
+        q = b.call("scale", b.cont(q), factor)
+    per_element = len(_shape(node, 3)) == 4
+    g = b.reshape(_plain(b, g), (n, t, heads, dk if per_element else 1))
+    beta = b.reshape(_plain(b, beta), (n, t, heads, 1))
+    if dk != dv:  # ggml wants square states; elements of zeros change nothing
+        q, k, v = (b.call("pad", x, dim - x.ne[0], 0, 0, 0) for x in (q, k, v))
+        g = b.call("pad", g, dim - dk, 0, 0, 0) if per_element else g
+        state = b.call("pad", state, dim - dk, dim - dv, 0, 0)
+    result = b.call("gated_delta_net", q, k, v, g, beta, state, 1)
+    if dk == dv:
+        return b.reshape(result, node.shape)
+    n_rows, row = n * t * heads, 4 * dim
+    y = b.call("view_2d", result, dv, n_rows, row, 0)
+    new = b.call("view_3d", result, dk, dv, n * heads, row, dim * row, n_rows * row)
+    return b.call("concat", b.reshape(y, (n_rows * dv,)), b.reshape(new, (n * heads * dv * dk,)), 0)
 
 
 def _repeat_heads(b: Builder, x: Ptr, shape: tuple[int, int, int, int], times: int) -> Ptr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotshoe_core.errors import UnsupportedOpError
@@ -17,8 +17,8 @@ def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> 
     """The unit of each node: the wanted one, or the CPU, which is the last unit, if the wanted one cannot run the node.
 
     Returns [] if there is only one unit: then there is nothing to choose. wanted: the unit of each node, except the
-    last ones, for which ggml's scheduler finds a unit. A node that writes into a state runs on the state's device. The
-    memory of other nodes that write in place moves to the unit that runs them.
+    copies at the end, which run where their sources are. A node that writes into a state runs on the state's device.
+    The memory of other nodes that write in place moves to the unit that runs them.
 
     Raises UnsupportedOpError if no unit can run a node: ggml would end the process.
     """
@@ -29,6 +29,8 @@ def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> 
             raise _unsupported(node, owners or units, in_place=bool(owners))
     if len(units) == 1:
         return []
+    places = {_address(node): unit for node, unit in zip(nodes, wanted)}
+    wanted = [*wanted, *(_unit_of(node.src[0], places, units) for node in nodes[len(wanted) :])]
     chosen = [
         _first(node, [unit, units[-1]] if not owners else sorted(owners, key=lambda candidate: candidate is not unit))
         for node, unit, owners in zip(nodes, wanted, state_units)
@@ -38,7 +40,7 @@ def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> 
         for node, unit, owners in zip(nodes, chosen, state_units)
         if _writes(node) and not owners and unit is units[-1]
     }
-    for i, node in enumerate(nodes[: len(chosen)]):
+    for i, node in enumerate(nodes):
         if not state_units[i] and {_address(node), _address(node.view_src)} & moved:
             chosen[i] = units[-1]
     return chosen
@@ -55,6 +57,18 @@ def _units_of_state(node: Any, units: Sequence[Unit]) -> list[Unit]:
         return []
     kind = lib().ggml_backend_buffer_get_type(node.view_src.buffer)
     return [unit for unit in units if unit.buffer_type == kind] or [units[-1]]
+
+
+def _unit_of(tensor: Any, places: Mapping[int, Unit], units: Sequence[Unit]) -> Unit:
+    """The unit that has a tensor in its memory: the unit of its node, or of its buffer. An input is with the CPU."""
+    while tensor != ffi.NULL:
+        if _address(tensor) in places:
+            return places[_address(tensor)]
+        if tensor.buffer != ffi.NULL:
+            kind = lib().ggml_backend_buffer_get_type(tensor.buffer)
+            return next((unit for unit in units if unit.buffer_type == kind), units[-1])
+        tensor = tensor.view_src
+    return units[-1]
 
 
 def _first(node: Any, units: Sequence[Unit]) -> Unit:

@@ -77,7 +77,7 @@ class GgmlExecutable(Executable):
         self._outputs: dict[Tensor, Any] = {}  # the ggml tensors that they are read from; some are copies
         self._sizes: dict[str, Memory] = {}
         self._devices: dict[Tensor, str] = {}  # wanted for each node, if there are several units
-        self._units: list[Unit] = []  # the unit of each ggml node, if there are several, except the copies at the end
+        self._units: list[Unit] = []  # the unit of each ggml node, if there are several
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
         self._context = NativeContext(n_nodes, n_nodes)

@@ -28,7 +28,7 @@ class ScheduledGraph:
     """A ggml graph, and the unit of each of its nodes.
 
     context: has the graph's tensors. n_tensors: at least the number of its nodes and leaves. units: the unit of each
-    node, except the last nodes; empty if there is only one unit. on_displaced: called before another graph gets the
+    node; empty if there is only one unit. on_displaced: called before another graph gets the
     buffers.
 
     node_units: the nodes and their units, in the order in which the nodes were built. ggml's order in the graph may
