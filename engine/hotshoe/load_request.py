@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.dialects import translate
 from hotshoe.families import find_model
 from hotshoe.load_options import OptionGroups
 from hotshoe.nn.binder import bind, check_layers, unused
@@ -209,8 +210,11 @@ def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int
     return n_ctx
 
 
-def open_file(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open a GGUF file. Raises ModelFileError, also for a path of another type and for a folder."""
+def open_file(path: str | os.PathLike[str], *, own_names: bool = False) -> GGUFFile:
+    """Open a GGUF file, and give it GGUF's names if it has others, unless ``own_names``: see hotshoe.dialects.
+
+    Raises ModelFileError, also for a path of another type and for a folder.
+    """
     path = file_path("the path of a model", path, ModelFileError)
     if path.is_dir():
         raise ModelFileError(
@@ -220,4 +224,9 @@ def open_file(path: str | os.PathLike[str]) -> GGUFFile:
             if (path / "config.json").is_file()
             else "name a .gguf file in the folder (a Hugging Face folder has a config.json)",
         )
-    return GGUFFile(path)
+    file = GGUFFile(path)
+    try:
+        return file if own_names else translate(file).file
+    except BaseException:
+        file.close()
+        raise

@@ -21,10 +21,10 @@ types, writes the file and reports errors. Converters are found by entry point, 
 
 Converters can import from here:
 
-- ``Checkpoint``: the folder. ``integer``, ``number``, ``biases`` and ``require`` read config.json; ``refusal`` and
-  ``invalid`` make errors that name it.
+- ``Checkpoint``: the folder. ``integer``, ``number``, ``biases`` and ``require`` read config.json; ``text`` is the
+  text model of one that also reads images; ``refusal`` and ``invalid`` make errors that name it.
 - ``make_layout``: makes the FileLayout. ``Rules``: what differs between the checkpoint's tensors and the model's.
-  ``Recipe``, ``plus``, ``interleave``: how a tensor is made. ``Array``: the type of values.
+  ``Recipe``, ``plus``, ``interleave``, ``minus_exp``: how a tensor is made. ``Array``: the type of values.
 - ``ModelSizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``expert_keys``, ``windowed_layers``,
   ``refuse_quantized``: for text models.
 - ``tokenizer_metadata``, ``wordpiece_metadata``: read tokenizer files.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint, open_weights
     from hotshoe.convert._convert import convert, find_converter
     from hotshoe.convert._layout import FileLayout, TensorLayout
-    from hotshoe.convert._match import Array, Recipe, Rules, interleave, plus
+    from hotshoe.convert._match import Array, Recipe, Rules, interleave, minus_exp, plus
     from hotshoe.convert._rope import Rope, read_rope
     from hotshoe.convert._schema import make_layout
     from hotshoe.convert._sizes import ModelSizes, expert_keys, read_sizes, refuse_quantized, windowed_layers
@@ -62,6 +62,7 @@ __all__ = [
     "find_converter",
     "interleave",
     "make_layout",
+    "minus_exp",
     "open_checkpoint",
     "open_weights",
     "plus",
@@ -78,7 +79,7 @@ _MODULES = {
     "_checkpoint": ("Checkpoint", "open_checkpoint", "open_weights"),
     "_convert": ("convert", "find_converter"),
     "_layout": ("FileLayout", "TensorLayout"),
-    "_match": ("Array", "Recipe", "Rules", "interleave", "plus"),
+    "_match": ("Array", "Recipe", "Rules", "interleave", "minus_exp", "plus"),
     "_rope": ("Rope", "read_rope"),
     "_schema": ("make_layout",),
     "_sizes": ("ModelSizes", "expert_keys", "read_sizes", "refuse_quantized", "windowed_layers"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,20 @@ class Checkpoint:
         """``architectures[0]`` of config.json, or None."""
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else None
+
+    def text(self, *others: str) -> Checkpoint:
+        """The text model of a checkpoint that also reads images or sound: what ``text_config`` says, and its tensors.
+
+        others: starts of the names of all other tensors.
+        """
+        inner = self.config.get("text_config")
+        if inner is None:
+            return self
+        if not isinstance(inner, dict):
+            raise self.invalid("text_config", inner, "an object")
+        config = self.config | inner | {"architectures": self.config.get("architectures")}
+        tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
+        return replace(self, config=config, tensors=tensors)
 
     def integer(self, key: str, default: Any = REQUIRED) -> int:
         """Read an integer of at least 1 from config.json. Raises ModelFileError if it is missing or invalid."""
@@ -147,7 +161,10 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
             hint="pass the folder that contains config.json and model.safetensors",
         )
     config = read_object(model / "config.json")
-    return Checkpoint(folder, model, config, join_scales(_index(model), config), sentence)
+    tensors = join_scales(_index(model), config)
+    for part in sentence.dense:
+        tensors |= {f"{part}.{name}": tensor for name, tensor in _index(folder / part).items()}
+    return Checkpoint(folder, model, config, tensors, sentence)
 
 
 def open_weights(file: Path) -> Checkpoint:

@@ -28,7 +28,7 @@ class ModelSizes:
     n_kv_heads: int
     head_dim: int
     ff: int
-    """Hidden elements of the MLP."""
+    """Hidden elements of the MLP; 0 if config.json does not say."""
     vocab: int
     context: int
     """Tokens that the model was trained for."""
@@ -48,7 +48,7 @@ class ModelSizes:
             "block_count": self.n_layers,
             "context_length": self.context,
             "embedding_length": self.dim,
-            "feed_forward_length": self.ff,
+            **({"feed_forward_length": self.ff} if self.ff else {}),
             "attention.head_count": self.n_heads,
             "attention.head_count_kv": self.n_kv_heads,
             "attention.layer_norm_rms_epsilon": self.eps,
@@ -59,13 +59,19 @@ class ModelSizes:
 
 
 def read_sizes(
-    checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_heads: int | None = None, eps: str = "rms_norm_eps"
+    checkpoint: Checkpoint,
+    *,
+    head_dim: int | None = None,
+    n_kv_heads: int | None = None,
+    eps: str = "rms_norm_eps",
+    dense: bool = True,
 ) -> ModelSizes:
     """Read the sizes of a text model from config.json.
 
     head_dim, n_kv_heads: the architecture's defaults, if config.json does not give them. Without a default, head_dim is
     hidden_size / num_attention_heads, and n_kv_heads is num_attention_heads.
     eps: the key of the norms' epsilon.
+    dense: False if config.json may lack intermediate_size, because all layers have experts.
 
     Raises ModelFileError if a size is missing or not a number; ConversionError if sizes contradict each other, or if
     the checkpoint is quantized.
@@ -81,7 +87,7 @@ def read_sizes(
         n_heads=n_heads,
         n_kv_heads=checkpoint.integer("num_key_value_heads", n_kv_heads or n_heads),
         head_dim=checkpoint.integer("head_dim", head_dim or dim // n_heads),
-        ff=checkpoint.integer("intermediate_size"),
+        ff=checkpoint.integer("intermediate_size") if dense or "intermediate_size" in checkpoint.config else 0,
         vocab=checkpoint.integer("vocab_size"),
         context=checkpoint.integer("max_position_embeddings"),
         eps=checkpoint.number(eps, 1e-6),

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["describe"]
 
+_OTHERS = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
 _NOT_ROTATED = 1e30  # as a divisor of a frequency
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint = checkpoint.text(*_OTHERS)
     checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
     checkpoint.require("attention_bias", False, False)
     checkpoint.require("use_bidirectional_attention", None, "vision")

@@ -1,8 +1,8 @@
 """Gemma 4, text only (Google 2026): heads of two sizes, keys that other layers read, vectors for each layer, experts.
 
 Layers with a window and full layers differ in the size of their heads, and in RoPE. The last layers of the small models
-read the keys and values of earlier ones. Values may be keys before their norm. With experts, a dense MLP runs beside
-them, and all norms of that half are inside it.
+read the keys and values of earlier ones. Values may be keys before their norm. With experts, a block also has a dense
+MLP, and all norms of that half are inside it.
 """
 
 from __future__ import annotations

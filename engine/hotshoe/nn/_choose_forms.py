@@ -32,7 +32,7 @@ def _choose(module: Module, shapes: Mapping[str, Shape], shapes_of_layers: Mappi
             continue
         in_layer = any(_found(p, shapes) for p in (*whole, *parts))
         if not parts:  # this form was chosen before, or another one with the same parts
-            unused = () if in_layer else (attribute,)
+            unused: tuple[str, ...] = () if in_layer else (attribute,)
         else:
             is_whole = _is_whole(whole, parts, shapes if in_layer else shapes_of_layers)
             unused = others if is_whole else (attribute,)

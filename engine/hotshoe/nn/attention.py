@@ -143,7 +143,11 @@ class Attention(Module):
 
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """(..., n, dim) to (..., n, dim)."""
-        q, k, v = self.project(x)
+        y = self.attend(*self.project(x), batch, view)
+        return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, view: AttentionView) -> Tensor:
+        """The result of attention, (..., n, heads, v_dim), from what ``project`` returns."""
         if self.clamp:
             q, k, v = (y.clamp(-self.clamp, self.clamp) for y in (q, k, v))
         if not self.norm_after_rope:
@@ -157,13 +161,12 @@ class Attention(Module):
             v = self.v_norm(v)
         if self.temperature is not None:
             q = q * self.temperature.factors(batch.positions)
-        return self.attend(q, *view.update(k, v), x, batch, view)
+        return self.average(q, *view.update(k, v), batch, view)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
-        """The result for queries (..., n, heads, head_dim) and all keys and values that the layer reads."""
+    def average(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, view: AttentionView) -> Tensor:
+        """The averages of values, (..., n, heads, v_dim), for queries and all keys and values that the layer reads."""
         mask = view.mask if self.slopes is None else view.mask + self._distances(self.slopes, batch, view)
-        y = ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
-        return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))
+        return ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
 
     def finish(self, y: Tensor, x: Tensor) -> Tensor:
         """Change the result of attention, (..., n, heads, v_dim), before the output matrix. ``x``: the input."""
@@ -211,4 +214,5 @@ class ReadingAttention(Attention):
             q = self.q_norm(q)
         if self.rope is not None:
             q = ops.rope(q, batch.positions, self.rope_factors, config=self.rope)
-        return self.attend(q, *view.read(), x, batch, view)
+        y = self.average(q, *view.read(), batch, view)
+        return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))

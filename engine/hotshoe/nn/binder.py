@@ -72,7 +72,8 @@ def bind(
         # layer that reads it, and the variant makes its key different.
         layer = first.layer if placement.device_of_weight(first.layer, uses) == device else first.read_in
         variant = device if name in loaded else ""
-        weight = WeightData(name, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
+        shape = info.shape if first.shape is None else _with_axes(info.shape, len(first.shape))
+        weight = WeightData(name, shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
         loaded.add(name)
         weights.append(weight)
         parameters_of[weight.key] = parameters
@@ -156,7 +157,15 @@ def _absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
 
 
 def _fits(shape: Shape, expected: Sequence[int | None]) -> bool:
+    shape = _with_axes(shape, len(expected))
     return len(shape) == len(expected) and all(e is None or n == e for n, e in zip(shape, expected, strict=True))
+
+
+def _with_axes(shape: Shape, n: int) -> Shape:
+    """The shape with ``n`` axes, if those at the front have length 1: writers of files may leave them out."""
+    while len(shape) > n and shape[0] == 1:
+        shape = shape[1:]
+    return (1,) * (n - len(shape)) + shape
 
 
 def _list(names: list[str]) -> str:

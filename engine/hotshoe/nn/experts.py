@@ -127,7 +127,7 @@ class SharedExperts(GatedMLP):
 class GatedSharedExperts(SharedExperts):
     """Shared experts with a weight of their own for each token, a sigmoid, as in Qwen2-MoE (arXiv:2407.10671)."""
 
-    router: Tensor = tensor("ffn_gate_inp_shexp.weight", use="mul", shape=lambda c, i: (c.dim,))
+    router: Tensor = tensor("ffn_gate_inp_shexp.weight", use="mul", shape=lambda c, i: (1, c.dim))
 
     def __call__(self, x: Tensor) -> Tensor:
         weight = (x * self.router).sum(keepdims=True).sigmoid()  # (n, 1)
