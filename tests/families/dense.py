@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
 
-from tests.families.row import COMMON, Row
+import numpy as np
+import safetensors.numpy as safetensors
+
+from tests.families.row import Row
 
 YARN = {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {
@@ -16,23 +20,26 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
 }
 
-GEMMA4 = {
-    "head_dim": 24,
-    "global_head_dim": 32,
-    "sliding_window": 8,
-    "num_hidden_layers": 4,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "hidden_size_per_layer_input": 0,
-    "final_logit_softcapping": 30.0,
-}
-GEMMA4_FILE: dict[str, Any] = {
-    "cut": ("token_embd.weight",),
-    # without values, keys are values
-    "optional": ("blk.*.layer_output_scale.weight", "blk.*.attn_v.weight"),
-    "llamacpp_bound": 3e-4,  # GELU
-}
+MINISTRAL = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1, "max_position_embeddings": 256}
+
+
+def _with_vision(folder: Path) -> None:
+    """Make the folder that of a model which also reads images, without most of its vision encoder."""
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": None}
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": config}
+    (folder / "config.json").write_text(json.dumps(whole))
+    weights = safetensors.load_file(folder / "model.safetensors")
+    weights = {f"language_model.{name}": value for name, value in weights.items()}
+    others = ("vision_tower.ln_pre.weight", "multi_modal_projector.norm.weight")
+    weights |= dict.fromkeys(others, np.ones(8, np.float32))
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
 
 ROWS: dict[str, Row] = {
+    "mistral-small-3.1": Row(
+        "MistralForCausalLM", "mistral3", {"head_dim": 24, "sliding_window": None}, prepare=_with_vision
+    ),
+    "ministral3": Row("Ministral3ForCausalLM", "mistral3", {"head_dim": 24, "rope_parameters": MINISTRAL}, n_tokens=60),
     "llama": Row("LlamaForCausalLM", "llama", {"head_dim": 24}),
     "llama-3.1": Row(
         "LlamaForCausalLM",
@@ -44,43 +51,5 @@ ROWS: dict[str, Row] = {
     "qwen2-yarn": Row("Qwen2ForCausalLM", "qwen2", {"rope_parameters": YARN}),
     "qwen3": Row("Qwen3ForCausalLM", "qwen3", {"head_dim": 32}),
     "qwen3-tied": Row("Qwen3ForCausalLM", "qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
-    "gemma": Row("GemmaForCausalLM", "gemma", {"head_dim": 32}, llamacpp_bound=1e-4),
-    "gemma2": Row(
-        "Gemma2ForCausalLM",
-        "gemma2",
-        {"head_dim": 32, "sliding_window": 8, "num_hidden_layers": 3, "query_pre_attn_scalar": 32},
-        llamacpp_bound=1e-4,  # GELU
-    ),
-    # the small models: vectors for each layer, and layers that read the keys and values of earlier ones
-    "gemma4": Row(
-        "Gemma4ForCausalLM",
-        "gemma4",
-        GEMMA4
-        | {
-            "num_hidden_layers": 8,
-            # llama.cpp expects that the last two layers with keys of their own are one of each kind, in this order
-            "layer_types": [f"{kind}_attention" for kind in "sliding full sliding sliding full".split()]
-            + [f"{kind}_attention" for kind in "sliding sliding full".split()],
-            "num_kv_shared_layers": 3,
-            "hidden_size_per_layer_input": 16,
-            "vocab_size_per_layer_input": COMMON["vocab_size"],
-            "use_double_wide_mlp": True,
-        },
-        **GEMMA4_FILE,
-    ),
-    # the large ones: values are keys in full layers
-    "gemma4-dense": Row(
-        "Gemma4ForCausalLM",
-        "gemma4",
-        GEMMA4 | {"attention_k_eq_v": True, "num_global_key_value_heads": 1},
-        **GEMMA4_FILE,
-    ),
-    "gemma3": Row(
-        "Gemma3ForCausalLM",
-        "gemma3",
-        {"head_dim": 32, "sliding_window": 8, "num_hidden_layers": 7, "query_pre_attn_scalar": 32},
-        cut=("token_embd.weight",),
-        llamacpp_bound=1e-4,  # GELU
-    ),
     "phi3": Row("Phi3ForCausalLM", "phi3", {"original_max_position_embeddings": 256, "sliding_window": None}),
 }

@@ -318,8 +318,11 @@ def _summary(report: dict[str, Any]) -> str:
         rows["weights"] = f"{format_bytes(report['weight_bytes'])}, {report['bits_per_weight']:.2f} bits per weight"
     if report.get("dialect"):
         rows["dialect"] = report["dialect"]
-    for row in report.get("unused", ()):
-        rows["not loaded"] = f"{row['n_tensors']} tensors, {format_bytes(row['weight_bytes'])}: {row['why']}"
+    unused = [
+        f"{u['n_tensors']} tensors, {format_bytes(u['weight_bytes'])}: {u['why']}" for u in report.get("unused", ())
+    ]
+    if unused:
+        rows["not loaded"] = f"\n  {'':<13} ".join(unused)
     first = printable(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     return "\n".join([first, *(f"  {name:<13} {value}" for name, value in rows.items())])
 

@@ -1,4 +1,4 @@
-"""Read what config.json says about the sizes of a text model and about its experts."""
+"""Read what config.json says about the sizes of a text model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert._blocks import Scaled
-from hotshoe.convert._checkpoint import REQUIRED
 from hotshoe.convert._safetensors import FLOATS
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["ModelSizes", "expert_keys", "read_sizes", "refuse_quantized", "windowed_layers"]
+__all__ = ["ModelSizes", "read_sizes", "refuse_quantized"]
 
 _READ = ("fp8", "fbgemm_fp8", "mxfp4", "modelopt", "compressed-tensors")  # methods that leave codes and scales
 
@@ -100,37 +99,6 @@ def read_sizes(
     if sizes.head_dim % 2:
         raise checkpoint.refusal(f"head_dim is {sizes.head_dim}; RoPE needs an even one")
     return sizes
-
-
-def windowed_layers(checkpoint: Checkpoint, n_layers: int, period: int) -> list[bool]:
-    """Which layers have a sliding window, by ``layer_types`` of config.json.
-
-    period: without ``layer_types``, the last layer of each period is full.
-
-    Raises ModelFileError for another number of layers or an unknown type.
-    """
-    kinds = checkpoint.config.get("layer_types")
-    if kinds is None:
-        return [(i + 1) % period != 0 for i in range(n_layers)]
-    known = ("full_attention", "sliding_attention")
-    if not isinstance(kinds, list) or len(kinds) != n_layers or not all(kind in known for kind in kinds):
-        raise checkpoint.invalid("layer_types", kinds, f"a list of {n_layers}, each {' or '.join(known)}")
-    return [kind == "sliding_attention" for kind in kinds]
-
-
-def expert_keys(checkpoint: Checkpoint, count: str, *, used: int, default: Any = REQUIRED) -> dict[str, Any]:
-    """The GGUF keys of the number of experts and of how many compute a token.
-
-    count: the key in config.json of the number of experts, and ``default`` its default. used: the default of
-    num_experts_per_tok.
-
-    Raises ConversionError if num_experts_per_tok is larger than the number of experts; ModelFileError if a number is
-    missing or invalid.
-    """
-    n, n_used = checkpoint.integer(count, default), checkpoint.integer("num_experts_per_tok", used)
-    if n_used > n:
-        raise checkpoint.refusal(f"num_experts_per_tok is {n_used}, but there are {n} experts")
-    return {"expert_count": n, "expert_used_count": n_used}
 
 
 def refuse_quantized(checkpoint: Checkpoint) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import Rules, make_layout, plus, read_rope, read_sizes, windowed_layers
+from hotshoe.convert import Rules, make_layout, plus, read_rope, read_sizes, window_keys
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -31,14 +31,10 @@ def describe_gemma2(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("use_bidirectional_attention", False, False)
     sizes, rope = read_sizes(checkpoint, head_dim=256, n_kv_heads=4), read_rope(checkpoint)
     keys = sizes.keys() | ({} if rope.theta == 1e4 else rope.keys())
-    keys |= {
-        "attention.sliding_window": checkpoint.integer("sliding_window", 4096),
+    keys |= window_keys(checkpoint, sizes.n_layers, period=2) | {
         "attn_logit_softcapping": checkpoint.number("attn_logit_softcapping", 50.0),
         "final_logit_softcapping": checkpoint.number("final_logit_softcapping", 30.0),
     }
-    windowed = windowed_layers(checkpoint, sizes.n_layers, 2)
-    if windowed != [i % 2 == 0 for i in range(sizes.n_layers)]:
-        keys["attention.sliding_window_pattern"] = windowed
     scalar = checkpoint.number("query_pre_attn_scalar", 256)
     if scalar != sizes.head_dim:
         # llama.cpp's converter writes no key: readers recognise the only such model (27B) by its number of layers

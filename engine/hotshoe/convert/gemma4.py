@@ -25,7 +25,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("use_bidirectional_attention", None, "vision")
     sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4)
     rope = read_rope(checkpoint, "proportional", theta=1_000_000.0, local_theta=10_000.0)
-    windowed = windowed_layers(checkpoint, sizes.n_layers, 6)
+    windowed = windowed_layers(checkpoint, sizes.n_layers, period=6)
     head_dim = _of_full(checkpoint, "global_head_dim", "head_dim", windowed) or 512
     n_kv_heads = _of_full(checkpoint, "num_global_key_value_heads", "num_key_value_heads", windowed)
     keys = sizes.keys() | {
