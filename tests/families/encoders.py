@@ -53,6 +53,47 @@ def gemma_vector(folder: Path, states: Array) -> Array:
 
 _WORDPIECE: dict[str, Any] = {"vocab_size": len(VOCAB), "pad_token_id": 0, "bos_token_id": ..., "eos_token_id": ...}
 
+
+def as_published(folder: Path) -> None:
+    """Give config.json the names of Nomic's own code too, as in its repositories. The tensors have them already."""
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "n_embd": config["hidden_size"],
+        "n_inner": config["intermediate_size"],
+        "n_layer": config["num_hidden_layers"],
+        "n_head": config["num_attention_heads"],
+        "n_positions": 8192,
+        "max_trained_positions": 2048,
+        "activation_function": "swiglu",
+        "layer_norm_epsilon": config["layer_norm_eps"],
+        "rotary_emb_base": config.pop("rope_parameters")["rope_theta"],
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False,
+        "rotary_emb_scale_base": None,
+        "causal": False,
+        "prenorm": False,
+        "qkv_proj_bias": False,
+        "mlp_fc1_bias": False,
+        "mlp_fc2_bias": False,
+    }
+    del config["max_position_embeddings"], config["head_dim"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def modern_as_published(folder: Path) -> None:
+    """Give config.json the names that it has in the repository of ModernBERT."""
+    config = json.loads((folder / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    config |= {
+        "layer_norm_eps": config["norm_eps"],
+        "global_attn_every_n_layers": 3,
+        "global_rope_theta": rope["full_attention"]["rope_theta"],
+        "local_rope_theta": rope["sliding_attention"]["rope_theta"],
+    }
+    del config["layer_types"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 ROWS: dict[str, Row] = {
     "bert": Row(
         "BertModel",
@@ -85,5 +126,26 @@ ROWS: dict[str, Row] = {
         },
         optional=("dense_*",),
         llamacpp_bound=1e-3,  # GELU
+    ),
+    "nomic-bert": Row(
+        "NomicBertModel",
+        "nomic-bert",
+        _ALL_HEADS | _WORDPIECE,
+        tokenizer=wordpiece,
+        prepare=as_published,
+        # theirs asks transformers, whose config adds head_dim
+        keys={"nomic-bert.attention.key_length": None, "nomic-bert.attention.value_length": None},
+        unused=("pooler.*",),
+        optional=("token_types.weight",),
+        excused={"head_dim": "GGUF has no key for it in encoders"},
+    ),
+    "modern-bert": Row(
+        "ModernBertModel",
+        "modern-bert",
+        _ALL_HEADS
+        | {"num_hidden_layers": 5, "local_attention": 10, "pad_token_id": 1, "cls_token_id": 0}
+        | {"sep_token_id": 1},
+        prepare=modern_as_published,
+        llamacpp_bound=2e-3,  # GELU
     ),
 }
