@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.families.row import Row
-from tests.support.tiny_bert import VOCAB, make_tiny_bert, write_safetensors, write_sentence_modules
+from tests.support.tiny_bert import VOCAB, edit_json, make_tiny_bert, write_safetensors, write_sentence_modules
 from tests.support.tiny_text import make_tokenizer
 
 Array = np.ndarray[Any, Any]
@@ -80,6 +81,26 @@ def as_published(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def mixture_as_published(folder: Path) -> None:
+    """As Nomic publishes version 2: one bias of all experts, which is zero, and other names of dense MLPs."""
+    as_published(folder)
+    safetensors = pytest.importorskip("safetensors.numpy")
+    weights = safetensors.load_file(folder / "model.safetensors")
+    names = {"embeddings.LayerNorm": "emb_ln", "layers.": "encoder.layers.", "self_attn.o_proj": "attn.out_proj"}
+    names |= {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
+    names |= {"up_proj": "fc1", "down_proj": "fc2", "self_attn.q_proj": "attn.Wqkv"}
+    for old, new in names.items():
+        weights = {name.replace(old, new): value for name, value in weights.items()}
+    for name in [name for name in weights if ".attn.Wqkv." in name]:
+        parts = [name, *(name.replace("attn.Wqkv", f"self_attn.{part}_proj") for part in "kv")]
+        weights[name] = np.concatenate([weights.pop(part) for part in parts])
+    weights["encoder.layers.1.mlp.experts.bias"] = np.zeros(64, np.float32)
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    biases = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True)
+    edit_json(folder, "config.json", architectures=["NomicBertModel"], activation_function="gelu", n_positions=2048)
+    edit_json(folder, "config.json", **biases)
+
+
 def modern_as_published(folder: Path) -> None:
     """Give config.json the names that it has in the repository of ModernBERT."""
     config = json.loads((folder / "config.json").read_text())
@@ -138,6 +159,25 @@ ROWS: dict[str, Row] = {
         unused=("pooler.*",),
         optional=("token_types.weight",),
         excused={"head_dim": "GGUF has no key for it in encoders"},
+    ),
+    "nomic-bert-moe": Row(
+        "tests.families.nomic_moe:NomicMoeModel",
+        "nomic-bert-moe",
+        _ALL_HEADS
+        | _WORDPIECE
+        | {"num_hidden_layers": 4, "moe_every_n_layers": 2, "num_experts": 4, "moe_top_k": 2, "hidden_act": "gelu"},
+        tokenizer=wordpiece,
+        prepare=mixture_as_published,
+        # as in version 1; and the context that it means to write, 512, comes after the default of transformers
+        keys={
+            "nomic-bert-moe.attention.key_length": None,
+            "nomic-bert-moe.attention.value_length": None,
+            "nomic-bert-moe.context_length": 512,
+        },
+        unused=("pooler.*",),
+        optional=("token_types.weight",),
+        excused={"head_dim": "GGUF has no key for it in encoders"},
+        llamacpp_bound=1e-3,  # GELU
     ),
     "modern-bert": Row(
         "ModernBertModel",
