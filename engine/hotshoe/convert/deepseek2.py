@@ -15,7 +15,7 @@ from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout, Rope
 
-__all__ = ["describe"]
+__all__ = ["describe", "latent_recipes"]
 
 _GATING = {"softmax": gguf.ExpertGatingFuncType.SOFTMAX, "sigmoid": gguf.ExpertGatingFuncType.SIGMOID}
 
@@ -51,18 +51,23 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         **_yarn_keys(rope),
         **rope.keys(),
     }
-    heads, stored = (sizes.n_heads, plain + v, kv), (sizes.n_heads * (plain + v), kv)
     # layers that predict more than one token ahead are for training and are not written
     n_extra = min(_count(checkpoint, "num_nextn_predict_layers"), len(checkpoint.tensors))
     rules = Rules(
         required=["exp_probs_b.bias"] if _is_v3(checkpoint) else (),
-        recipes={
-            "attn_k_b.weight": Recipe(lambda value: value.reshape(heads)[:, :plain].swapaxes(1, 2), stored),
-            "attn_v_b.weight": Recipe(lambda value: value.reshape(heads)[:, plain:], stored),
-        },
+        recipes=latent_recipes(sizes.n_heads, plain, v, kv),
         ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(n_extra)),
     )
     return make_layout(checkpoint, "deepseek2", keys, rules, vocab=sizes.vocab)
+
+
+def latent_recipes(n_heads: int, plain: int, v: int, kv: int) -> dict[str, Recipe]:
+    """Split the matrix that expands a latent of ``kv`` elements to ``plain`` of each key and ``v`` of each value."""
+    heads, stored = (n_heads, plain + v, kv), (n_heads * (plain + v), kv)
+    return {
+        "attn_k_b.weight": Recipe(lambda value: value.reshape(heads)[:, :plain].swapaxes(1, 2), stored),
+        "attn_v_b.weight": Recipe(lambda value: value.reshape(heads)[:, plain:], stored),
+    }
 
 
 def _count(checkpoint: Checkpoint, key: str) -> int:

@@ -94,14 +94,18 @@ class Attention(Module):
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         cfg = self.config
         q = self._queries(x)  # (n, heads, head_dim)
-        q_rotated = ops.rope(q[..., cfg.plain_dim :], batch.positions, config=cfg.rope)
+        q_rotated = self.rotate(q[..., cfg.plain_dim :], batch)
         latent = _by_head(q[..., : cfg.plain_dim], self.k_up)  # (n, heads, kv_rank)
         kv = self.kv_down(x)[:, None]  # (n, 1, kv_rank + rope.dim)
-        k_rotated = ops.rope(kv[..., cfg.kv_rank :], batch.positions, config=cfg.rope)
+        k_rotated = self.rotate(kv[..., cfg.kv_rank :], batch)
         k = ops.concat(self.kv_norm(kv[..., : cfg.kv_rank]), k_rotated, axis=-1)
         k, v = view.update(k)
         y = ops.attention(ops.concat(latent, q_rotated, axis=-1), k, v, view.mask, scale=cfg.scale)
         return self.out(_by_head(y, self.v_up).reshape(*x.shape[:-1], -1))
+
+    def rotate(self, x: Tensor, batch: Batch) -> Tensor:
+        """Apply RoPE to the elements that know positions: (n, heads, rope.dim) to the same."""
+        return ops.rope(x, batch.positions, config=self.config.rope)
 
     def _queries(self, x: Tensor) -> Tensor:
         q = self.q or self.low_rank_q

@@ -72,7 +72,16 @@ def bind(
         # layer that reads it, and the variant makes its key different.
         layer = first.layer if placement.device_of_weight(first.layer, uses) == device else first.read_in
         variant = device if name in loaded else ""
-        weight = WeightData(name, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
+        weight = WeightData(
+            name,
+            _shape(info.shape, first.shape),
+            info.dtype,
+            file.data(name),
+            uses,
+            layer,
+            model.compute_bound,
+            variant,
+        )
         loaded.add(name)
         weights.append(weight)
         parameters_of[weight.key] = parameters
@@ -116,7 +125,7 @@ def _choose(model: Module, file: GGUFFile) -> list[tuple[str, Parameter]]:
             hint="the file was made for a variant of the architecture that hotshoe does not implement",
         )
     for name, p in chosen:
-        shape = file.tensors[name].shape
+        shape = _shape(file.tensors[name].shape, p.shape)
         wanted = (None, None) if p.shape is None and p.use == "linear" else p.shape
         if wanted is not None and not _fits(shape, wanted):
             expected = ", ".join("any" if n is None else str(n) for n in wanted)
@@ -153,6 +162,11 @@ def _absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
         else:
             absent |= _absent_optional(child, found)
     return absent
+
+
+def _shape(shape: Shape, declared: Sequence[int | None] | None) -> Shape:
+    """Return the shape with the leading axes of length 1 that are declared: llama.cpp's quantizer drops them."""
+    return (1,) * (len(declared or ()) - len(shape)) + shape
 
 
 def _fits(shape: Shape, expected: Sequence[int | None]) -> bool:
