@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import gguf
 
-from hotshoe.convert import Recipe, Rules, make_layout, refuse_quantized
+from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, refuse_quantized
 from hotshoe.convert.deepseek2 import latent_recipes
-from hotshoe.convert.mamba2 import _negative_exp as minus_exp
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -56,7 +55,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     if not isinstance(latent, list) or not all(isinstance(i, int) and 0 < i <= n_layers for i in latent):
         raise checkpoint.invalid("linear_attn_config", linear, f"full_attn_layers, a list of numbers 1 to {n_layers}")
     rank = checkpoint.config.get("q_lora_rank")
-    theta = checkpoint.config.get("rope_theta")
+    theta, head_dim = checkpoint.config.get("rope_theta"), checkpoint.config.get("head_dim")
     keys = {
         "block_count": n_layers,
         "context_length": checkpoint.integer("model_max_length"),
@@ -72,6 +71,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "attention.key_length": kv + rotated,
         "attention.key_length_mla": plain + rotated,
         "attention.value_length_mla": v,
+        **({} if head_dim is None else {"attention.value_length": checkpoint.integer("head_dim")}),
         "rope.dimension_count": rotated,
         **({} if theta is None else {"rope.freq_base": checkpoint.number("rope_theta")}),
         "ssm.conv_kernel": linear.get("short_conv_kernel_size"),

@@ -6,13 +6,11 @@ RoPE, so no layer knows positions.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.kvcache import AttentionSpec, RecurrentSpec, RecurrentView
-from hotshoe.models import deepseek2
+from hotshoe.kvcache import RecurrentSpec, RecurrentView
 from hotshoe.nn import (
     GatedMLP,
     Linear,
@@ -23,22 +21,25 @@ from hotshoe.nn import (
     gating_key,
     key,
     layers,
+    rope_key,
     submodule,
     tensor,
 )
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.experts import Gating
+from hotshoe.nn.latent import LatentAttention, LatentConfig
 from hotshoe_core import Tensor, ops
+from hotshoe_core.ops import RoPE
 
 _EPS = 1e-6  # of the length of queries and keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(deepseek2.Config):
+class Config(LatentConfig):
+    rope: RoPE = rope_key()  # only its length: no element is rotated
     delta_dim: int = key("kda.head_dim", minimum=1)  # of queries, keys and values
     kernel_size: int = key("ssm.conv_kernel", minimum=2)
-    normalize_experts: bool = key("expert_weights_norm", default=True)
-    gating: Gating = gating_key("sigmoid")  # noqa: RUF009
+    gating: Gating = gating_key("sigmoid")
 
 
 def _conv(letter: str) -> Tensor:
@@ -101,26 +102,23 @@ class DeltaAttention(Module):
         return self.out(self.norm(view.merge(y)).reshape(*gate.shape) * gate)
 
 
-class LatentAttention(deepseek2.Attention):
-    config: Config
-
-    def cache_spec(self) -> AttentionSpec:
-        return dataclasses.replace(super().cache_spec(), rope=None, rope_start=0)
-
-    def rotate(self, x: Tensor, batch: Batch) -> Tensor:
-        return x
+class Attention(LatentAttention):
+    rope = None
 
 
 class Block(nn.TransformerBlock):
-    attention: LatentAttention | DeltaAttention = submodule(
-        choose=lambda c, i: LatentAttention if c.n_kv_heads[i] else DeltaAttention
+    attention: Attention | DeltaAttention = submodule(
+        choose=lambda c, i: Attention if c.n_kv_heads[i] else DeltaAttention
     )
     mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
-class Model(deepseek2.Model):
+class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
+
+    def unused_keys(self) -> dict[str, str]:
+        return dict.fromkeys(("attention.key_length", "attention.value_length"), "they follow from kv_rank")
 
 
 family = Family(Model)

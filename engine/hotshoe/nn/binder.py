@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hotshoe_core.gguf import GGUFFile
     from hotshoe_core.tensors.tensor import Shape
 
-__all__ = ["bind", "check_layers", "unused"]
+__all__ = ["absent_optional", "bind", "check_layers", "unused"]
 
 _MAX_NAMES = 8  # names listed in a message
 _MAX_NAME = 80  # characters of a name
@@ -72,16 +72,8 @@ def bind(
         # layer that reads it, and the variant makes its key different.
         layer = first.layer if placement.device_of_weight(first.layer, uses) == device else first.read_in
         variant = device if name in loaded else ""
-        weight = WeightData(
-            name,
-            _shape(info.shape, first.shape),
-            info.dtype,
-            file.data(name),
-            uses,
-            layer,
-            model.compute_bound,
-            variant,
-        )
+        shape = info.shape if first.shape is None else _with_axes(info.shape, len(first.shape))
+        weight = WeightData(name, shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
         loaded.add(name)
         weights.append(weight)
         parameters_of[weight.key] = parameters
@@ -125,7 +117,7 @@ def _choose(model: Module, file: GGUFFile) -> list[tuple[str, Parameter]]:
             hint="the file was made for a variant of the architecture that hotshoe does not implement",
         )
     for name, p in chosen:
-        shape = _shape(file.tensors[name].shape, p.shape)
+        shape = file.tensors[name].shape
         wanted = (None, None) if p.shape is None and p.use == "linear" else p.shape
         if wanted is not None and not _fits(shape, wanted):
             expected = ", ".join("any" if n is None else str(n) for n in wanted)
@@ -148,11 +140,11 @@ def _resolve(model: Module, file: GGUFFile) -> tuple[list[tuple[str, Parameter]]
             chosen.append((name, p))
         elif not p.optional:
             missing.append(p)
-    absent = _absent_optional(model, {p for _, p in chosen})
+    absent = absent_optional(model, {p for _, p in chosen})
     return chosen, [p for p in missing if p not in absent]
 
 
-def _absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
+def absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
     """Parameters of the optional modules that have no tensor in the file."""
     absent: set[Parameter] = set()
     for attribute, child in model.children():
@@ -160,17 +152,20 @@ def _absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
         if attribute in model._optional_modules and not inside & found:
             absent |= inside
         else:
-            absent |= _absent_optional(child, found)
+            absent |= absent_optional(child, found)
     return absent
 
 
-def _shape(shape: Shape, declared: Sequence[int | None] | None) -> Shape:
-    """Return the shape with the leading axes of length 1 that are declared: llama.cpp's quantizer drops them."""
-    return (1,) * (len(declared or ()) - len(shape)) + shape
-
-
 def _fits(shape: Shape, expected: Sequence[int | None]) -> bool:
+    shape = _with_axes(shape, len(expected))
     return len(shape) == len(expected) and all(e is None or n == e for n, e in zip(shape, expected, strict=True))
+
+
+def _with_axes(shape: Shape, n: int) -> Shape:
+    """The shape with ``n`` axes, if those at the front have length 1: writers of files may leave them out."""
+    while len(shape) > n and shape[0] == 1:
+        shape = shape[1:]
+    return (1,) * (n - len(shape)) + shape
 
 
 def _list(names: list[str]) -> str:
