@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe"]
 
-_NAMES = {
+_NAMES: dict[str, str | tuple[str, ...]] = {
     "layers.self_attn.q_conv1d": "ssm_conv1d_q",
     "layers.self_attn.k_conv1d": "ssm_conv1d_k",
     "layers.self_attn.v_conv1d": "ssm_conv1d_v",

@@ -7,6 +7,7 @@ RoPE, so no layer knows positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hotshoe import nn
 from hotshoe.families import Family
@@ -42,7 +43,7 @@ class Config(LatentConfig):
     gating: Gating = gating_key("sigmoid")
 
 
-def _conv(letter: str) -> Tensor:
+def _conv(letter: str) -> Any:
     return tensor(
         f"ssm_conv1d_{letter}.weight",
         use="ssm_conv",
@@ -50,7 +51,7 @@ def _conv(letter: str) -> Tensor:
     )
 
 
-def _heads(name: str) -> Linear:
+def _heads(name: str) -> Any:
     return submodule(name, shape=lambda c, i: (c.n_heads[i] * c.delta_dim, c.dim))
 
 
