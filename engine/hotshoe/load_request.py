@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     AnyModel = TextModel | EmbeddingModel | RerankModel
 
-__all__ = ["LoadRequest", "model_class_of", "open_file"]
+__all__ = ["ONLY_TEXT", "LoadRequest", "model_class_of", "open_file"]
 
 _DEFAULT_CONTEXT = 4096
-_ONLY_TEXT = ("n_ubatch", "max_sequences", "n_sequences", "kv_dtype")
+ONLY_TEXT = ("n_ubatch", "max_sequences", "n_sequences", "kv_dtype")
 """Fields of RunnerParams that only a text model uses, which has a cache."""
 _COMMANDS = {Task.TEXT: "run", Task.EMBEDDING: "embed", Task.RERANK: "rerank"}
 
@@ -155,7 +155,7 @@ def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: Runne
             hint=f"give the file of {expected.description}; "
             f"this one is {task.description}: `hotshoe {_COMMANDS[task]}`, or in Python task={task.value!r}",
         )
-    for name in _ONLY_TEXT if task is not Task.TEXT else ():
+    for name in ONLY_TEXT if task is not Task.TEXT else ():
         value, default = getattr(runner, name), getattr(RunnerParams(), name)
         if value != default:
             raise ModelError(

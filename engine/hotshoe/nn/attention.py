@@ -52,8 +52,6 @@ class Attention(Module):
     """Scores become ``softcap * tanh(scores / softcap)``; 0 for no cap."""
     clamp: float = 0.0
     """Queries, keys and values are limited to this absolute value; 0 for no limit."""
-    temperature: Temperature | None = None
-    """How queries are scaled by their positions; None if they are not."""
 
     @property
     def n_heads(self) -> int:
@@ -99,6 +97,11 @@ class Attention(Module):
         """The factor of the scores ``q @ k.T``."""
         scale: float = self.head_dim**-0.5
         return scale
+
+    @property
+    def temperature(self) -> Temperature | None:
+        """How queries are scaled by their positions; None if they are not."""
+        return None
 
     def cache_spec(self) -> AttentionSpec:
         """What the cache stores for this layer."""
