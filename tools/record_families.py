@@ -37,6 +37,7 @@ def replace(cls):
     if "set_vocab" in vars(cls) and not cls.__module__.endswith(".bert"):
         cls.set_vocab = lambda self: self._set_vocab_gpt2()
 base.TextModel.__init_subclass__ = classmethod(replace)
+base.ModelBase.no_mtp = True  # we leave out layers that only draft tokens
 sys.argv = ["convert", sys.argv[2], "--outtype", sys.argv[3], "--outfile", sys.argv[4]]
 runpy.run_path(f"{source}/convert_hf_to_gguf.py", run_name="__main__")
 """
@@ -58,10 +59,10 @@ import sys
 import numpy
 from llama_cpp import Llama
 path, ids, stride, target = sys.argv[1], [int(i) for i in sys.argv[2].split()], int(sys.argv[3]), sys.argv[4]
-n_ctx = max(64, len(ids))
-model = Llama(path, n_ctx=n_ctx, embedding=True, pooling_type=0, n_threads=1, flash_attn=False, verbose=False)
+n_ctx, pooling = max(64, len(ids)), int(sys.argv[5])
+model = Llama(path, n_ctx=n_ctx, embedding=True, pooling_type=pooling, n_threads=1, flash_attn=False, verbose=False)
 model.tokenize = lambda *args, **options: ids
-numpy.save(target, numpy.asarray(model.embed("", normalize=False), numpy.float32)[:, ::stride])
+numpy.save(target, numpy.atleast_2d(numpy.float32(model.embed("", normalize=pooling < 0)))[:, ::stride])
 """
 
 
@@ -87,7 +88,8 @@ def _record(made: Made, source: str, python: str) -> Record:
     target, ids = made.scratch / "logits.npy", " ".join(map(str, made.ids))
     try:
         program = STATES if made.is_encoder else LOGITS
-        _run(python, "-c", program, str(made.file()), ids, str(STRIDE), str(target))
+        pooling = -1 if made.row.vector else 0  # as the file says, or none
+        _run(python, "-c", program, str(made.file()), ids, str(STRIDE), str(target), str(pooling))
         logits = np.load(target)
     except SystemExit as error:
         if not made.row.llamacpp:

@@ -305,10 +305,11 @@ def test_sections_are_qwen2_vl(backend: Backend) -> None:
     close(run(backend, ops.rope, x, POSITIONS, config=RoPE(16, sections=(2, 3, 3))), want, 1e-4)
 
 
-def test_interleaved_sections_are_qwen3_vl(backend: Backend) -> None:
+@pytest.mark.parametrize("sections", [(4, 2, 2), (3, 3, 2)])
+def test_interleaved_sections_are_qwen3_vl(backend: Backend, sections: tuple[int, ...]) -> None:
     x, embedding = normal(6, 2, 16), qwen("qwen3_vl", "Qwen3VLTextRotaryEmbedding")
-    want = multimodal(x, POSITIONS, embedding, 3, 1, 6, mrope_section=[4, 2, 2])
-    config = RoPE(16, sections=(4, 2, 2), section_layout="interleaved")
+    want = multimodal(x, POSITIONS, embedding, 3, 1, 6, mrope_section=list(sections))
+    config = RoPE(16, sections=sections, section_layout="interleaved")
     close(run(backend, ops.rope, x, POSITIONS, config=config), want, 1e-4)
 
 

@@ -68,6 +68,21 @@ def _header(header: Any, data: bytes = b"") -> Edit:
 
 
 WORD = "embeddings.word_embeddings.weight"
+
+
+def _dense(**config: Any) -> Edit:
+    def edit(folder: Path) -> None:
+        values = {"bias": False, "activation_function": "torch.nn.modules.linear.Identity"} | config
+        (folder / "2_Dense").mkdir()
+        (folder / "2_Dense" / "config.json").write_text(json.dumps(values))
+        write_safetensors(folder / "2_Dense" / "model.safetensors", {"linear.weight": np.ones((8, 32), np.float32)})
+        modules = json.loads((folder / "modules.json").read_text())
+        modules.append({"type": "sentence_transformers.models.Dense", "path": "2_Dense"})
+        (folder / "modules.json").write_text(json.dumps(modules))
+
+    return edit
+
+
 BAD_FOLDERS: list[tuple[Edit, type[Exception], str]] = [
     (_remove("config.json"), ModelFileError, "has no config.json(.|\n)*hint: pass the folder"),
     (_write("config.json", "{"), ModelFileError, "config.json: is not JSON"),
@@ -137,7 +152,10 @@ BAD_FOLDERS: list[tuple[Edit, type[Exception], str]] = [
     (_tokenizer(pre_tokenizer={"type": "Whitespace"}), ConversionError, "the pre_tokenizer is 'Whitespace'"),
     (_tokenizer(normalizer={"type": "NFC"}), ConversionError, "the normalizer is 'NFC'"),
     (_write("modules.json", "{}"), ModelFileError, "modules.json: is a JSON dict, expected an array"),
-    (_write("modules.json", '[{"type": "a.Dense", "path": "2_Dense"}]'), ConversionError, "the module 'Dense'"),
+    (_write("modules.json", '[{"type": "a.WordWeights", "path": ""}]'), ConversionError, "the module 'WordWeights'"),
+    (_dense(bias=True), ConversionError, "a Dense module with bias True and the activation Identity"),
+    (_dense(activation_function="torch.nn.Tanh"), ConversionError, "bias False and the activation Tanh"),
+    (_dense(), ConversionError, r"2_Dense\.linear\.weight"),  # BERT in GGUF has no matrix after pooling
     (_write("modules.json", '[{"type": "a.Transformer", "path": "../.."}]'), ModelFileError, "expected type and path"),
     (_write("1_Pooling/config.json", "no"), ModelFileError, "is not JSON"),
 ]

@@ -86,20 +86,27 @@ class Model(nn.Decoder):
     config: TextConfig
     blocks: list[Both | Own | Shared] = layers("blk", choose=lambda c, i: (Both, Own, Shared, Own, Shared)[i])
 
+    def unused_keys(self) -> dict[str, str]:
+        return {"pooling_type": "of other models"}
+
 
 class Plain(Model):
     """Without the convolution, whose state cannot be shifted."""
 
     blocks: list[Own | Shared] = layers("blk", choose=lambda c, i: (Own, Own, Shared, Own, Shared)[i])  # type: ignore[assignment]
-    unused_tensors = frozenset({"blk.0.conv.weight"})
+
+    def unused_tensors(self) -> dict[str, str]:
+        return {"blk.0.conv.weight": "of other models"}
 
 
 class Encoder(nn.Backbone):
     config: TextConfig
-    blocks: list[Own | Shared] = layers("blk", choose=lambda c, i: (Own, Own, Shared, Own, Shared)[i])
-    unused_tensors = frozenset({"blk.0.conv.weight"})
     task = Task.EMBEDDING
     causal = True
+    blocks: list[Own | Shared] = layers("blk", choose=lambda c, i: (Own, Own, Shared, Own, Shared)[i])
+
+    def unused_tensors(self) -> dict[str, str]:
+        return {"blk.0.conv.weight": "of other models"}
 
 
 @pytest.fixture(scope="module")
@@ -293,10 +300,11 @@ class Symmetric(nn.Backbone):
 
     config: TextConfig
     blocks: list[NearBlock | Nothing] = layers("blk", choose=lambda c, i: Nothing if i else NearBlock)
-    unused_tensors = frozenset(
-        {f"blk.{i}.attn_{name}.weight" for i in range(1, N_LAYERS) for name in ("q", "k", "v", "output")}
-    ) | {"blk.0.conv.weight"}
     task = Task.EMBEDDING
+
+    def unused_tensors(self) -> dict[str, str]:
+        names = [f"blk.{i}.attn_*.weight" for i in range(1, N_LAYERS)]
+        return dict.fromkeys(["blk.0.conv.weight", *names], "of other models")
 
 
 @pytest.mark.parametrize("window", [1, 6, 7, 100])

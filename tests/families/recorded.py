@@ -39,7 +39,10 @@ class Record(NamedTuple):
     ops: list[str]
     """the graph of the whole text"""
     logits: Array
-    """llama.cpp's, of every STRIDE-th id: float32 (n, ids); empty if it computes none"""
+    """llama.cpp's, of every STRIDE-th id: float32 (n, ids); empty if it computes none.
+
+    Of an encoder: the states of the tokens, or, if the row says how a vector is made, that of the text, (1, dim).
+    """
 
 
 def read_record(name: str) -> Record:

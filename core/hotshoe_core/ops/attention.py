@@ -259,8 +259,8 @@ def _check_config(config: RoPE, head_dim: int) -> None:
         raise ShapeError(f"sections {config.sections} must add up to {config.dim // 2}, half of dim")
     if config.section_layout == "interleaved":
         k = len(config.sections)
-        if any(k * n > config.dim // 2 for n in config.sections[1:]):
-            raise ShapeError(f"sections {config.sections}: at most {config.dim // 2 // k} pairs each can interleave")
+        if any(n and i + k * (n - 1) >= config.dim // 2 for i, n in enumerate(config.sections[1:], 1)):
+            raise ShapeError(f"sections {config.sections} cannot interleave in {config.dim // 2} pairs")
     elif config.section_layout == "restarting" and config.ext_factor:
         raise ShapeError("YaRN (ext_factor) cannot be used with section_layout 'restarting'")
 

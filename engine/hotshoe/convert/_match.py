@@ -13,6 +13,7 @@ from hotshoe.convert._blocks import Scaled
 from hotshoe.convert._layout import TensorLayout
 from hotshoe.convert._names import Names, NameTable, other_expert, without_wrappers
 from hotshoe.nn._choose_forms import choose_forms
+from hotshoe.nn.binder import absent_optional
 from hotshoe_core.errors import ConversionError, did_you_mean
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from hotshoe.nn.module import Parameter
     from hotshoe_core.tensors.dtypes import DType
 
-__all__ = ["Array", "Recipe", "Rules", "interleave", "match_tensors", "plus"]
+__all__ = ["Array", "Recipe", "Rules", "interleave", "match_tensors", "minus_exp", "plus"]
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Shape = tuple[int, ...]
@@ -32,7 +33,13 @@ _BLOCK = re.compile(r"blk\.(\d+)\.")
 _NOT_WEIGHTS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".position_ids", ".token_type_ids")
 # matrices that engines read as f32. A quantized router would choose other experts.
 _FULL_PRECISION = (
-    *("_norm.weight", ".ffn_gate_inp.weight", ".ssm_conv1d.weight", ".shortconv.conv.weight"),
+    *(
+        "_norm.weight",
+        ".ffn_gate_inp.weight",
+        ".ffn_gate_inp_shexp.weight",
+        ".ssm_conv1d.weight",
+        ".shortconv.conv.weight",
+    ),
     *("position_embd.weight", "token_types.weight"),
 )
 
@@ -63,6 +70,14 @@ def interleave(n_heads: int) -> Recipe:
     """Reorder the rows of each head: from RoPE pairs (i, i + head_dim / 2) to (2i, 2i + 1)."""
     # (heads, half, pair, …) to (heads, pair, half, …)
     return Recipe(lambda v: v.reshape(n_heads, 2, -1, *v.shape[1:]).swapaxes(1, 2).reshape(v.shape), by_rows=True)
+
+
+def minus_exp(value: Array) -> Array:
+    """-exp of each value. Raises ConversionError if one is too large for float32."""
+    logarithm = value.astype(np.float64)
+    if logarithm.max(initial=0.0) > 88:
+        raise ConversionError(f"A_log reaches {logarithm.max():.4g}; its exponential is too large for float32")
+    return -np.exp(logarithm).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +121,12 @@ class _Matcher:
         self.cut: dict[str, list[str]] = {}
         """The tensors of the file, by the name that they would have in one tensor, as the checkpoint has them."""
         self._choose_forms(model, shapes)
-        self.parameters = [p for p in model.parameters() if not p.optional or _in_layer(p.names[0]) in rules.required]
+        optional = absent_optional(model, set())
+        self.parameters = [
+            p
+            for p in model.parameters()
+            if not (p.optional or p in optional) or _in_layer(p.names[0]) in rules.required
+        ]
         self.wanted: dict[str, Parameter | None] = dict.fromkeys(unused)
         for p in reversed(self.parameters):  # the first that declares a name has it
             self.wanted |= dict.fromkeys(p.names, p)

@@ -59,6 +59,10 @@ NAMES: Names = {
     "layers.mlp.shared_experts.gate_proj": "ffn_gate_shexp",
     "layers.mlp.shared_experts.up_proj": "ffn_up_shexp",
     "layers.mlp.shared_experts.down_proj": "ffn_down_shexp",
+    "layers.mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "layers.mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "layers.mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "layers.mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "layers.block_sparse_moe.gate": "ffn_gate_inp",
     "layers.block_sparse_moe.experts.w1": "ffn_gate_exps",
     "layers.block_sparse_moe.experts.w3": "ffn_up_exps",
@@ -83,6 +87,17 @@ NAMES: Names = {
     "layers.mixer.D": "ssm_d",
     "layers.mixer.norm": "ssm_norm",
     "layers.mixer.out_proj": "ssm_out",
+    # gated delta nets
+    "layers.linear_attn.in_proj_qkv": "attn_qkv",
+    "layers.linear_attn.in_proj_z": "attn_gate",
+    "layers.linear_attn.in_proj_a": "ssm_alpha",
+    "layers.linear_attn.in_proj_b": "ssm_beta",
+    "layers.linear_attn.in_proj_ba": "ssm_ba",
+    "layers.linear_attn.conv1d": "ssm_conv1d",
+    "layers.linear_attn.dt_bias": "ssm_dt.bias",
+    "layers.linear_attn.A_log": "ssm_a",
+    "layers.linear_attn.norm": "ssm_norm",
+    "layers.linear_attn.out_proj": "ssm_out",
     # BERT
     "embeddings.word_embeddings": "token_embd",
     "embeddings.position_embeddings": "position_embd",
@@ -97,6 +112,8 @@ NAMES: Names = {
     "layers.output.dense": "ffn_down",
     "layers.output.LayerNorm": "layer_output_norm",
     "pooler.dense": "cls",
+    "2_Dense.linear": "dense_2",
+    "3_Dense.linear": "dense_3",
     "classifier": "cls.output",
     "classifier.dense": "cls",
     "classifier.out_proj": "cls.output",
@@ -104,7 +121,7 @@ NAMES: Names = {
 
 
 # modules around the whole model; checkpoints of the same model have them or not
-_WRAPPERS = re.compile(r"(?:(?:model|backbone|bert|roberta|encoder)\.)*")
+_WRAPPERS = re.compile(r"(?:(?:model|language_model|backbone|bert|roberta|encoder)\.)*")
 _LAYER = re.compile(r"layers?\.(\d{1,9})\.")
 _BEFORE_NUMBER = re.compile(r"[\w.]*?layers?\.(?=\d)")
 _EXPERT = re.compile(r"(?<=\.experts)\.(\d{1,9})(?=\.)")

@@ -41,6 +41,8 @@ class SentenceModules:
     normalize: bool | None = None
     """True if embeddings are scaled to length 1; None if the folder does not say."""
     max_seq_length: int | None = None
+    dense: tuple[str, ...] = ()
+    """The folders of the matrices after pooling."""
     lowercase: bool = False
     """True if texts are lowercased before they are tokenized."""
 
@@ -62,7 +64,7 @@ def read_sentence_modules(folder: Path) -> SentenceModules:
     path = folder / "modules.json"
     if not path.is_file():
         return SentenceModules(transformer=_OLD_LAYOUT if (folder / _OLD_LAYOUT / "config.json").is_file() else "")
-    transformer, pooling, normalize = "", None, False
+    transformer, pooling, normalize, dense = "", None, False, list[str]()
     for module in read_list(path):
         kind, subfolder = _module(module, path)
         if kind == "Transformer":
@@ -71,10 +73,13 @@ def read_sentence_modules(folder: Path) -> SentenceModules:
             pooling = _pooling(folder / subfolder / "config.json")
         elif kind == "Normalize":
             normalize = True
+        elif kind == "Dense":
+            _check_dense(folder / subfolder / "config.json")
+            dense.append(subfolder)
         elif kind != "Dropout":  # has no effect outside training
             raise ConversionError(
-                f"{path} has the module {kind!r} after the model; hotshoe converts only Transformer, Pooling and "
-                "Normalize, and without that module the embeddings would be wrong"
+                f"{path} has the module {kind!r} after the model; hotshoe converts only Transformer, Pooling, "
+                "Dense and Normalize, and without that module the embeddings would be wrong"
             )
     settings_path = folder / transformer / "sentence_bert_config.json"
     settings = read_object(settings_path) if settings_path.is_file() else {}
@@ -84,6 +89,7 @@ def read_sentence_modules(folder: Path) -> SentenceModules:
         pooling=pooling,
         normalize=normalize,
         max_seq_length=length if type(length) is int and 0 < length < 2**32 else None,
+        dense=tuple(dense),
         lowercase=settings.get("do_lower_case") is True,
     )
 
@@ -100,6 +106,17 @@ def _module(module: Any, path: Path) -> tuple[str, str]:
     ):
         raise ModelFileError(f"an entry is {str(module)[:80]}; expected type and path", path=path)
     return kind.rpartition(".")[2], subfolder
+
+
+def _check_dense(path: Path) -> None:
+    """Raise ConversionError unless the module is a matrix, without a bias and an activation."""
+    config = read_object(path)
+    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
+    if config.get("bias", True) is not False or activation != "Identity":
+        raise ConversionError(
+            f"{path}: a Dense module with bias {config.get('bias', True)} and the activation {activation}; a GGUF file "
+            "can only express one with bias False and Identity"
+        )
 
 
 def _pooling(path: Path) -> int:

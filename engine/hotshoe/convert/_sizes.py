@@ -1,4 +1,4 @@
-"""Read what config.json says about the sizes of a text model and about its experts."""
+"""Read what config.json says about the sizes of a text model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert._blocks import Scaled
-from hotshoe.convert._checkpoint import REQUIRED
 from hotshoe.convert._safetensors import FLOATS
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["ModelSizes", "expert_keys", "read_sizes", "refuse_quantized"]
+__all__ = ["ModelSizes", "read_sizes", "refuse_quantized"]
 
 _READ = ("fp8", "fbgemm_fp8", "mxfp4", "modelopt", "compressed-tensors")  # methods that leave codes and scales
 
@@ -28,7 +27,7 @@ class ModelSizes:
     n_kv_heads: int
     head_dim: int
     ff: int
-    """Hidden elements of the MLP."""
+    """Hidden elements of the MLP; 0 if config.json does not say."""
     vocab: int
     context: int
     """Tokens that the model was trained for."""
@@ -48,7 +47,7 @@ class ModelSizes:
             "block_count": self.n_layers,
             "context_length": self.context,
             "embedding_length": self.dim,
-            "feed_forward_length": self.ff,
+            **({"feed_forward_length": self.ff} if self.ff else {}),
             "attention.head_count": self.n_heads,
             "attention.head_count_kv": self.n_kv_heads,
             "attention.layer_norm_rms_epsilon": self.eps,
@@ -59,13 +58,19 @@ class ModelSizes:
 
 
 def read_sizes(
-    checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_heads: int | None = None, eps: str = "rms_norm_eps"
+    checkpoint: Checkpoint,
+    *,
+    head_dim: int | None = None,
+    n_kv_heads: int | None = None,
+    eps: str = "rms_norm_eps",
+    dense: bool = True,
 ) -> ModelSizes:
     """Read the sizes of a text model from config.json.
 
     head_dim, n_kv_heads: the architecture's defaults, if config.json does not give them. Without a default, head_dim is
     hidden_size / num_attention_heads, and n_kv_heads is num_attention_heads.
     eps: the key of the norms' epsilon.
+    dense: False if config.json may lack intermediate_size, because all layers have experts.
 
     Raises ModelFileError if a size is missing or not a number; ConversionError if sizes contradict each other, or if
     the checkpoint is quantized.
@@ -81,7 +86,7 @@ def read_sizes(
         n_heads=n_heads,
         n_kv_heads=checkpoint.integer("num_key_value_heads", n_kv_heads or n_heads),
         head_dim=checkpoint.integer("head_dim", head_dim or dim // n_heads),
-        ff=checkpoint.integer("intermediate_size"),
+        ff=checkpoint.integer("intermediate_size") if dense or "intermediate_size" in checkpoint.config else 0,
         vocab=checkpoint.integer("vocab_size"),
         context=checkpoint.integer("max_position_embeddings"),
         eps=checkpoint.number(eps, 1e-6),
@@ -94,21 +99,6 @@ def read_sizes(
     if sizes.head_dim % 2:
         raise checkpoint.refusal(f"head_dim is {sizes.head_dim}; RoPE needs an even one")
     return sizes
-
-
-def expert_keys(checkpoint: Checkpoint, count: str, *, used: int, default: Any = REQUIRED) -> dict[str, Any]:
-    """The GGUF keys of the number of experts and of how many compute a token.
-
-    count: the key in config.json of the number of experts, and ``default`` its default. used: the default of
-    num_experts_per_tok.
-
-    Raises ConversionError if num_experts_per_tok is larger than the number of experts; ModelFileError if a number is
-    missing or invalid.
-    """
-    n, n_used = checkpoint.integer(count, default), checkpoint.integer("num_experts_per_tok", used)
-    if n_used > n:
-        raise checkpoint.refusal(f"num_experts_per_tok is {n_used}, but there are {n} experts")
-    return {"expert_count": n, "expert_used_count": n_used}
 
 
 def refuse_quantized(checkpoint: Checkpoint) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Rules, make_layout, plus, read_rope, read_sizes
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_gemma3"]
 
 _PATTERN = 6  # every sixth layer is global: the default of readers
 _NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm", "output_norm")
@@ -17,10 +17,15 @@ _NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("use_bidirectional_attention", False, False)
+    return describe_gemma3(checkpoint, "gemma3")
+
+
+def describe_gemma3(checkpoint: Checkpoint, arch: str, more: dict[str, Any] | None = None) -> FileLayout:
+    """Describe the file of a model with the blocks of Gemma 3. more: further keys."""
     checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
     checkpoint.require("attn_logit_softcapping", None)
     checkpoint.require("attention_bias", False, False)
-    checkpoint.require("use_bidirectional_attention", False, False)
     sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4)
     rope = read_rope(checkpoint, "linear", "yarn", theta=1_000_000.0, local_theta=10_000.0)
     keys, pattern = sizes.keys(), _pattern(checkpoint)
@@ -39,7 +44,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         # transformers multiplies by 1 + weight; a GGUF file contains the factor itself
         recipes={f"{name}.weight": plus(1.0) for name in _NORMS},
     )
-    return make_layout(checkpoint, "gemma3", keys | rope.keys(), rules, vocab=sizes.vocab, tied=True)
+    return make_layout(checkpoint, arch, keys | rope.keys() | (more or {}), rules, vocab=sizes.vocab, tied=True)
 
 
 def _pattern(checkpoint: Checkpoint) -> int:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from hotshoe.convert import Recipe, Rules, make_layout, refuse_quantized
-from hotshoe_core.errors import ConversionError
+from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, refuse_quantized
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 
@@ -56,7 +53,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     rules = Rules(
         required=["ssm_conv1d.bias"],
         recipes={
-            "ssm_a": Recipe(_negative_exp),
+            "ssm_a": Recipe(minus_exp),
             "ssm_norm.weight": Recipe(lambda value: value.reshape(n_groups, -1), (inner,)),
         },
     )
@@ -69,13 +66,6 @@ def _vocab(checkpoint: Checkpoint) -> int:
     rows = next((t.shape[:1] for name, t in checkpoint.tensors.items() if name.endswith("embeddings.weight")), ())
     larger = -(-vocab // multiple) * multiple
     return larger if rows == (larger,) else vocab
-
-
-def _negative_exp(value: Array) -> Array:
-    logarithm = value.astype(np.float64)
-    if logarithm.max(initial=0.0) > 88:
-        raise ConversionError(f"A_log reaches {logarithm.max():.4g}; its exponential is too large for float32")
-    return -np.exp(logarithm).astype(np.float32)
 
 
 def _refuse_time_step_limit(checkpoint: Checkpoint) -> None:

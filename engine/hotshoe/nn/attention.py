@@ -52,8 +52,6 @@ class Attention(Module):
     """Scores become ``softcap * tanh(scores / softcap)``; 0 for no cap."""
     clamp: float = 0.0
     """Queries, keys and values are limited to this absolute value; 0 for no limit."""
-    temperature: Temperature | None = None
-    """How queries are scaled by their positions; None if they are not."""
 
     @property
     def n_heads(self) -> int:
@@ -100,6 +98,11 @@ class Attention(Module):
         scale: float = self.head_dim**-0.5
         return scale
 
+    @property
+    def temperature(self) -> Temperature | None:
+        """How queries are scaled by their positions; None if they are not."""
+        return None
+
     def cache_spec(self) -> AttentionSpec:
         """What the cache stores for this layer."""
         return AttentionSpec(
@@ -134,7 +137,11 @@ class Attention(Module):
 
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """(..., n, dim) to (..., n, dim)."""
-        q, k, v = self.project(x)
+        y = self.attend(*self.project(x), batch, view)
+        return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, view: AttentionView) -> Tensor:
+        """The result of attention, (..., n, heads, v_dim), from what ``project`` returns."""
         if self.clamp:
             q, k, v = (y.clamp(-self.clamp, self.clamp) for y in (q, k, v))
         if not self.norm_after_rope:
@@ -150,8 +157,7 @@ class Attention(Module):
             q = q * self.temperature.factors(batch.positions)
         k, v = view.update(k, v)
         mask = view.mask if self.slopes is None else view.mask + self._distances(self.slopes, batch, view)
-        y = ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
-        return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))
+        return ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
 
     def finish(self, y: Tensor, x: Tensor) -> Tensor:
         """Change the result of attention, (..., n, heads, v_dim), before the output matrix. ``x``: the input."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hotshoe_core.gguf import GGUFFile
     from hotshoe_core.tensors.tensor import Shape
 
-__all__ = ["bind", "check_layers", "unused"]
+__all__ = ["absent_optional", "bind", "check_layers", "unused"]
 
 _MAX_NAMES = 8  # names listed in a message
 _MAX_NAME = 80  # characters of a name
@@ -72,7 +72,8 @@ def bind(
         # layer that reads it, and the variant makes its key different.
         layer = first.layer if placement.device_of_weight(first.layer, uses) == device else first.read_in
         variant = device if name in loaded else ""
-        weight = WeightData(name, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
+        shape = info.shape if first.shape is None else _with_axes(info.shape, len(first.shape))
+        weight = WeightData(name, shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
         loaded.add(name)
         weights.append(weight)
         parameters_of[weight.key] = parameters
@@ -139,11 +140,11 @@ def _resolve(model: Module, file: GGUFFile) -> tuple[list[tuple[str, Parameter]]
             chosen.append((name, p))
         elif not p.optional:
             missing.append(p)
-    absent = _absent_optional(model, {p for _, p in chosen})
+    absent = absent_optional(model, {p for _, p in chosen})
     return chosen, [p for p in missing if p not in absent]
 
 
-def _absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
+def absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
     """Parameters of the optional modules that have no tensor in the file."""
     absent: set[Parameter] = set()
     for attribute, child in model.children():
@@ -151,12 +152,20 @@ def _absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
         if attribute in model._optional_modules and not inside & found:
             absent |= inside
         else:
-            absent |= _absent_optional(child, found)
+            absent |= absent_optional(child, found)
     return absent
 
 
 def _fits(shape: Shape, expected: Sequence[int | None]) -> bool:
+    shape = _with_axes(shape, len(expected))
     return len(shape) == len(expected) and all(e is None or n == e for n, e in zip(shape, expected, strict=True))
+
+
+def _with_axes(shape: Shape, n: int) -> Shape:
+    """The shape with ``n`` axes, if those at the front have length 1: writers of files may leave them out."""
+    while len(shape) > n and shape[0] == 1:
+        shape = shape[1:]
+    return (1,) * (n - len(shape)) + shape
 
 
 def _list(names: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
@@ -31,14 +31,18 @@ def rope_from(
     *,
     interleaved: bool,
     base: float = 10000.0,
+    sections: Literal["", "contiguous", "interleaved"] = "",
     magnitude: Callable[[Metadata, float], float] = lambda _, factor: yarn_magnitude(factor),
+    truncate: bool = True,
 ) -> RoPE:
     """Read the RoPE of a model.
 
     head_dim: the number of rotated elements, if the file does not give one.
     interleaved: how the architecture pairs elements: (2i, 2i + 1) if true, else (i, i + dim / 2).
     base: the frequency base, if the file does not give one.
+    sections: the layout of the sections, if tokens have several positions (RoPE.section_layout).
     magnitude: ``(metadata.arch, factor) -> float``: YaRN's factor of sine and cosine, if the file does not give it.
+    truncate: whether the ends of YaRN's ramp are rounded, if the file does not say (``hotshoe.rope.yarn_truncate``).
 
     Raises ModelFileError for invalid values and for an unknown scaling: a guess would give fluent but wrong text.
     """
@@ -51,6 +55,8 @@ def rope_from(
         attn_factor=_number(arch, "rope.scaling.attn_factor", 1.0, 0.0) or 1.0,
         original_context=context or arch.require("context_length", int),
     )
+    if sections:
+        rope = dataclasses.replace(rope, sections=_sections(metadata, rope.dim), section_layout=sections)
     kind = arch.get("rope.scaling.type", "linear")
     if kind in ("none", "longrope"):  # the factors of longrope are tensors
         return rope
@@ -72,7 +78,18 @@ def rope_from(
         ext_factor=_number(arch, "rope.scaling.yarn_ext_factor", 1.0, 0.0),
         beta_fast=_number(arch, "rope.scaling.yarn_beta_fast", 32.0, 1e-3),
         beta_slow=_number(arch, "rope.scaling.yarn_beta_slow", 1.0, 1e-3),
+        truncate=metadata.get("hotshoe.rope.yarn_truncate", truncate),
     )
+
+
+def _sections(metadata: Metadata, dim: int) -> tuple[int, ...]:
+    """How many pairs each position of a token turns. Files name four; an image needs three."""
+    found = tuple(metadata.arch.per_layer("rope.dimension_sections", 4, int))
+    while found and not found[-1]:
+        found = found[:-1]
+    if min(found, default=-1) < 0 or sum(found) != dim // 2:
+        raise metadata.arch.error("rope.dimension_sections", f"is {list(found)}; expected a sum of {dim // 2}")
+    return found
 
 
 def _number(arch: Metadata, name: str, default: N, minimum: N) -> N:

@@ -239,11 +239,12 @@ def _visible(reach: Reach | None, inside: Array) -> Array:
     columns = np.arange(n)
     rows = columns[:, None]
     if reach.both_sides:
-        visible = visible & (np.abs(rows - columns) <= reach.window // 2)
+        near = np.abs(rows - columns) <= reach.window // 2
     else:
         first = np.array([[reach.first_seen(i)] for i in range(n)])
-        visible = visible & (columns <= rows) & (columns >= first)
-    return visible
+        near = (columns <= rows) & (columns >= first)
+    # padding sees the whole text: a row of a softmax that sees nothing would be NaN
+    return visible & (near | ~inside[:, None, :, None])
 
 
 def _padded(rows: Sequence[Sequence[int]], n: int) -> Array:

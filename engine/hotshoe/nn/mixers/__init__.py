@@ -13,6 +13,6 @@ All except ShortConv read their sizes from ``config.ssm``.
 from hotshoe.nn.mixers.delta import GatedDelta
 from hotshoe.nn.mixers.mamba import Mamba1, Mamba2
 from hotshoe.nn.mixers.short_conv import ShortConv
-from hotshoe.nn.mixers.sizes import StateSpace, ssm_key
+from hotshoe.nn.mixers.sizes import StateSpace, recurrent_key, ssm_key
 
-__all__ = ["GatedDelta", "Mamba1", "Mamba2", "ShortConv", "StateSpace", "ssm_key"]
+__all__ = ["GatedDelta", "Mamba1", "Mamba2", "ShortConv", "StateSpace", "recurrent_key", "ssm_key"]

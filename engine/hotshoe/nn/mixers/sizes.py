@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hotshoe.nn.config import derived
+from hotshoe.nn.config import derived, key
 from hotshoe_core.gguf import Metadata
 
-__all__ = ["StateSpace", "ssm_key"]
+__all__ = ["StateSpace", "recurrent_key", "ssm_key"]
 
 _MAX = 1 << 24
 
@@ -73,3 +73,18 @@ def ssm_key(*, heads: bool = True) -> Any:
         return found
 
     return derived(get)
+
+
+def recurrent_key() -> Any:
+    """Declare a field that says of each layer whether it is recurrent. The others have attention.
+
+        interval: int = key("full_attention_interval", default=4, minimum=1)
+        recurrent: tuple[bool, ...] = recurrent_key()
+
+    Every layer number ``interval`` has attention, if the file does not name the layers.
+    """
+    return key(
+        "attention.recurrent_layers",
+        per_layer=True,
+        default=lambda c: tuple((i + 1) % c.interval > 0 for i in range(c.n_layers)),
+    )
