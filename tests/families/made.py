@@ -16,7 +16,7 @@ from hotshoe.convert import convert
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
 from hotshoe_core.gguf import GGUFFile
-from tests.families.row import Row, make_folder, text_ids
+from tests.families.row import Row, make_folder, oracle_class, text_ids
 
 __all__ = ["Made"]
 
@@ -98,11 +98,13 @@ class Made:
     @functools.cached_property
     def _oracle(self) -> Any:
         import torch
-        import transformers
 
         torch.set_num_threads(1)
-        cls = getattr(transformers, self.row.model)
-        return cls.from_pretrained(self._original, dtype=torch.float32, attn_implementation="eager").eval()
+        return (
+            oracle_class(self.row)
+            .from_pretrained(self._original, dtype=torch.float32, attn_implementation="eager")
+            .eval()
+        )
 
     def expected(self, ids: list[int]) -> Array:
         """Transformers' logits, (n, vocab), or an encoder's states, (n, dim)."""
