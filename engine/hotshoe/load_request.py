@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.dialects import translate
 from hotshoe.families import find_model
 from hotshoe.load_options import OptionGroups
 from hotshoe.nn.binder import bind, check_layers, unused
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
 
     AnyModel = TextModel | EmbeddingModel | RerankModel
 
-__all__ = ["LoadRequest", "model_class_of", "open_file"]
+__all__ = ["ONLY_TEXT", "LoadRequest", "model_class_of", "open_file"]
 
 _DEFAULT_CONTEXT = 4096
-_ONLY_TEXT = ("n_ubatch", "max_sequences", "n_sequences", "kv_dtype")
+ONLY_TEXT = ("n_ubatch", "max_sequences", "n_sequences", "kv_dtype")
 """Fields of RunnerParams that only a text model uses, which has a cache."""
 _COMMANDS = {Task.TEXT: "run", Task.EMBEDDING: "embed", Task.RERANK: "rerank"}
 
@@ -154,7 +155,7 @@ def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: Runne
             hint=f"give the file of {expected.description}; "
             f"this one is {task.description}: `hotshoe {_COMMANDS[task]}`, or in Python task={task.value!r}",
         )
-    for name in _ONLY_TEXT if task is not Task.TEXT else ():
+    for name in ONLY_TEXT if task is not Task.TEXT else ():
         value, default = getattr(runner, name), getattr(RunnerParams(), name)
         if value != default:
             raise ModelError(
@@ -209,8 +210,11 @@ def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int
     return n_ctx
 
 
-def open_file(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open a GGUF file. Raises ModelFileError, also for a path of another type and for a folder."""
+def open_file(path: str | os.PathLike[str], *, own_names: bool = False) -> GGUFFile:
+    """Open a GGUF file, and give it GGUF's names if it has others, unless ``own_names``: see hotshoe.dialects.
+
+    Raises ModelFileError, also for a path of another type and for a folder.
+    """
     path = file_path("the path of a model", path, ModelFileError)
     if path.is_dir():
         raise ModelFileError(
@@ -220,4 +224,9 @@ def open_file(path: str | os.PathLike[str]) -> GGUFFile:
             if (path / "config.json").is_file()
             else "name a .gguf file in the folder (a Hugging Face folder has a config.json)",
         )
-    return GGUFFile(path)
+    file = GGUFFile(path)
+    try:
+        return file if own_names else translate(file).file
+    except BaseException:
+        file.close()
+        raise

@@ -23,6 +23,9 @@ HARMLESS = {
 }
 """Keys that no result depends on, and why. A model adds its own with ``unused_keys()``."""
 
+_OF_ENCODERS = ("vision.", "audio.", "mm.")
+"""Starts of keys of encoders of pictures or sound in the same file. The text does not depend on them."""
+
 _OFF = (0, 1)  # of a factor: readers take 0 for "not given"
 NEUTRAL: dict[str, tuple[float | bool | str, ...]] = {
     "attention.clamp_kqv": (0,),
@@ -71,7 +74,8 @@ def find_unread(metadata: Metadata, model: Module) -> dict[str, Any]:
     Call it when the model has been made from a config that was read from these metadata.
     """
     harmless = HARMLESS | model.unused_keys()
-    return {k: v for k, v in metadata.arch.unread.items() if k not in harmless and not _is_neutral(k, v, model)}
+    unread = {k: v for k, v in metadata.arch.unread.items() if not k.startswith(_OF_ENCODERS)}
+    return {k: v for k, v in unread.items() if k not in harmless and not _is_neutral(k, v, model)}
 
 
 def check_all_read(metadata: Metadata, model: Module) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from hotshoe import nn
 from hotshoe.nn import ExpertLayersConfig, GatedMLP, Linear, MixtureOfExperts, Module, layers, submodule
+from hotshoe.nn._choose_forms import choose_forms
 from hotshoe.nn.experts import Gating
-from hotshoe_core import Tensor
+from hotshoe_core import Tensor, constant
 from hotshoe_core.errors import ModelDefinitionError, ModelFileError
 from hotshoe_core.gguf import Metadata
 from tests.engine.test_models_blocks import compute, fill, values
@@ -58,6 +59,7 @@ def test_routers(changes: dict[str, Any], corrected: bool) -> None:
     if corrected and cfg.gating == "softmax_of_chosen":
         pytest.skip("no model corrects those")
     mixture = MixtureOfExperts(cfg)
+    choose(mixture)
     shared = {f"ffn_{p}_shexp": values(*s) for p, s in (("gate", (4, 6)), ("up", (4, 6)), ("down", (6, 4)))}
     given = {"exp_probs_b.bias": values(8)} if corrected else {}
     w = fill(mixture, **given, **(shared if cfg.shared_dim else {}))
@@ -94,6 +96,14 @@ def test_routers(changes: dict[str, Any], corrected: bool) -> None:
     np.testing.assert_allclose(ours, expected.numpy(), rtol=1e-4, atol=1e-4)
 
 
+def choose(mixture: MixtureOfExperts, together: bool = False) -> None:
+    """As ``bind`` does for a file with gate and up in one tensor, or in two."""
+    parts = ("gate_up", "down") if together else ("gate", "up", "down")
+    shared = [f"ffn_{part}_shexp.weight" for part in ("gate", "up", "down")]
+    shapes = {p.names[0]: tuple(n or 0 for n in p.shape or ()) for p in mixture.parameters()}
+    choose_forms(mixture, {name: shapes.get(name, ()) for name in (*shared, *(f"ffn_{p}_exps.weight" for p in parts))})
+
+
 def expected_of_one(x: Any, w: Any, weights: Any, chosen: Any, hidden: Any) -> Any:
     """What the chosen experts of each row give, one after the other. ``hidden(expert, row)`` is what ``down`` reads."""
     y = np.zeros((len(x), w["ffn_down_exps"].shape[1]), np.float32)
@@ -107,7 +117,7 @@ class Plain(MixtureOfExperts):
     """Experts without a gate, in fewer elements than the model's."""
 
     activation = "relu"
-    gate = None
+    gate = gate_up = None
     up: nn.Experts = submodule("ffn_up_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, 3))
     down: nn.Experts = submodule("ffn_down_exps", shape=lambda c, i: (c.n_experts, 3, c.expert_dim))
     latent_in: Linear = submodule("ffn_latent_down", shape=lambda c, i: (3, c.dim))
@@ -126,14 +136,13 @@ def test_experts_without_a_gate_in_a_latent_space() -> None:
 
 
 class Biased(MixtureOfExperts):
-    """Experts with an activation of their own, as gpt-oss has it."""
+    """Experts with the activation of gpt-oss."""
 
-    def activate(self, gate: Tensor | None, up: Tensor) -> Tensor:
-        assert gate is not None
-        return gate.tanh() * (up + 1.0)
+    activation = "clamped_swiglu"
 
 
-def test_biases_of_experts_and_another_activation() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_biases_of_experts_and_another_activation(together: bool) -> None:
     mixture = Biased(router())
     shapes = {p.names[0]: p.shape for p in mixture.parameters()}
     assert shapes["ffn_up_exps.bias"] == (8, 4)
@@ -141,12 +150,18 @@ def test_biases_of_experts_and_another_activation() -> None:
     assert shapes["ffn_gate_inp.bias"] == (8,)
     biases = {f"ffn_{name}_exps.bias": values(8, n) for name, n in (("gate", 4), ("up", 4), ("down", 6))}
     w = fill(mixture, **biases)
+    if together:
+        for kind in ("weight", "bias"):
+            both = [w[f"ffn_{n}_exps{'.bias' if kind == 'bias' else ''}"] for n in ("gate", "up")]
+            setattr(mixture.gate_up, kind, constant(np.concatenate(both, axis=1)))
+    choose(mixture, together)
     x = values(7, 6)
     y, weights, chosen = compute(lambda x: (mixture(x), *mixture.route(x)), x=x)
 
     def hidden(e: int, row: Any) -> Any:
         gate, up = (w[f"ffn_{n}_exps"][e] @ row + w[f"ffn_{n}_exps.bias"][e] for n in ("gate", "up"))
-        return np.tanh(gate) * (up + 1)
+        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+        return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
 
     np.testing.assert_allclose(y, expected_of_one(x, w, weights, chosen, hidden), rtol=1e-4, atol=1e-4)
 
@@ -160,6 +175,7 @@ class Before(MixtureOfExperts):
 
 def test_weights_before_the_experts() -> None:
     mixture = Before(router())
+    choose(mixture)
     w = fill(mixture)
     x = values(7, 6)
     y, weights, chosen = compute(lambda x: (mixture(x), *mixture.route(x)), x=x)
@@ -179,6 +195,8 @@ def test_shared_experts_with_a_weight_for_each_token() -> None:
     plain, weighted = MixtureOfExperts(router(shared_dim=5)), Weighted(router(shared_dim=5))
     assert plain.shared is not None
     other = plain.shared
+    choose(plain)
+    choose(weighted)
     w = fill(plain)
     fill(weighted, **w, ffn_gate_inp_shexp=(gate := values(6)))
     x = values(7, 6)
@@ -265,7 +283,7 @@ def test_shared_experts_by_their_size_or_by_their_number() -> None:
 def test_each_architecture_has_its_own_default_of_the_gating() -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Sigmoid(nn.ExpertConfig):
-        gating: Gating = nn.gating_key("sigmoid")  # noqa: RUF009
+        gating: Gating = nn.gating_key("sigmoid")
 
     assert config().gating == "softmax"
     assert config(Sigmoid).gating == "sigmoid"

@@ -18,6 +18,30 @@ _MLA: dict[str, Any] = {
     "first_k_dense_replace": 1,
 }
 
+_FEW: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_GPT_OSS: dict[str, Any] = {
+    "head_dim": 32,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": 8,
+    "num_hidden_layers": 4,
+}
+_GPT_OSS_YARN = YARN | {"factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0}
+_GLM: dict[str, Any] = _FEW | {
+    "head_dim": 32,
+    "n_routed_experts": 4,
+    "attention_bias": True,
+    "num_nextn_predict_layers": 0,
+}
+_GRANITE: dict[str, Any] = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "attention_multiplier": 0.2,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 4.0,
+}
+
 ROWS: dict[str, Row] = {
     "mixtral": Row("MixtralForCausalLM", "llama", {"head_dim": 24, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3moe": Row(
@@ -57,4 +81,31 @@ ROWS: dict[str, Row] = {
         n_tokens=60,
         excused={"kv heads": "all heads read one latent"},
     ),
+    "gpt-oss": Row(
+        "GptOssForCausalLM",
+        "gpt-oss",
+        _GPT_OSS | {"rope_parameters": _GPT_OSS_YARN | {"truncate": False}},
+        n_tokens=32,
+        weights={"experts.down_proj": lambda w: w / 2},
+        llamacpp="it rounds the ends of YaRN's ramp, and its converter drops `truncate`",
+    ),
+    "gpt-oss-rounded": Row(
+        "GptOssForCausalLM",
+        "gpt-oss",
+        _GPT_OSS | {"rope_parameters": _GPT_OSS_YARN | {"truncate": True}},
+        n_tokens=32,
+        weights={"experts.down_proj": lambda w: w / 2},
+    ),
+    "glm4moe": Row(
+        "Glm4MoeForCausalLM",
+        "glm4moe",
+        _GLM | {"use_qk_norm": True, "n_shared_experts": 1, "routed_scaling_factor": 2.5},
+        n_tokens=32,
+        optional=("*.attn_q_norm.weight", "*.attn_k_norm.weight"),
+    ),
+    "glm4moe-air": Row(
+        "Glm4MoeForCausalLM", "glm4moe", _GLM | {"n_shared_experts": 2, "first_k_dense_replace": 2}, n_tokens=32
+    ),
+    "granitemoe": Row("GraniteMoeForCausalLM", "granitemoe", _GRANITE),
+    "granitemoe-shared": Row("GraniteMoeSharedForCausalLM", "granitemoe", _GRANITE | {"shared_intermediate_size": 48}),
 }

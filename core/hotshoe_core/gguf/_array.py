@@ -70,6 +70,11 @@ class GGUFArray(Sequence[Any]):
             return [a.tolist() for a in self._decoded()]
         return list(self)
 
+    def first(self, n: int) -> GGUFArray:
+        """The first ``n`` items, or all if there are fewer."""
+        n = min(n, self._count)
+        return GGUFArray(self._file, self._key, self.type, self._pos, n, big_endian=self._big_endian)
+
     def numpy(self) -> npt.NDArray[Any]:
         """A read-only view of the file, no copy (except for bool). Raises DTypeError for strings and nested arrays."""
         if not self.type.code:

@@ -81,7 +81,7 @@ class GGUFFile:
         Raises MetadataKeyError for an unknown key, ModelFileError for a big-endian file, ClosedError after ``close``.
         """
         first = self._shards[0]
-        self.metadata.value_type(key)  # raises MetadataKeyError for an unknown key
+        first.metadata.value_type(key)  # raises MetadataKeyError for an unknown key
         self._require_little_endian(first.file.path, f"key {quoted(key)}", "its metadata")
         return first.file.view[first.entries[key]]
 
@@ -93,6 +93,14 @@ class GGUFFile:
                 field=field,
                 hint="convert it: gguf-convert-endian FILE little (from the gguf package)",
             )
+
+    def changed(self, metadata: Metadata, tensors: dict[str, TensorInfo]) -> GGUFFile:
+        """The same file with other metadata and other names of tensors. Nothing is copied; closing one closes both."""
+        view = GGUFFile.__new__(GGUFFile)
+        for name in GGUFFile.__slots__:
+            setattr(view, name, getattr(self, name))
+        view.metadata, view.tensors = metadata, tensors
+        return view
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """The tensor as a read-only array in its shape, no copy. Raises DTypeError for a type that NumPy lacks."""

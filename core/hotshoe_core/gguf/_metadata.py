@@ -15,6 +15,14 @@ from hotshoe_core.gguf._format import ValueType, quoted
 __all__ = ["Metadata", "MetadataKeyError"]
 
 T = TypeVar("T")
+_TYPES = {
+    bool: ValueType.BOOL,
+    int: ValueType.UINT32,
+    float: ValueType.FLOAT32,
+    str: ValueType.STRING,
+    list: ValueType.ARRAY,
+    GGUFArray: ValueType.ARRAY,
+}
 
 
 class MetadataKeyError(ModelFileError, KeyError):
@@ -76,6 +84,16 @@ class Metadata(Mapping[str, Any]):
 
     def _view(self, prefix: str) -> Metadata:
         return Metadata(self._values, self._types, self._path, prefix, self._read)
+
+    def changed(self, renamed: Mapping[str, str], values: Mapping[str, Any]) -> Metadata:
+        """All keys, of which some have another name, and further ones. A value of None removes a key."""
+        names = {key: renamed.get(key, key) for key in self._values if renamed.get(key, key) not in values}
+        types = {name: self._types[key] for key, name in names.items()}
+        found = {name: self._values[key] for key, name in names.items()}
+        for key, value in values.items():
+            if value is not None:
+                found[key], types[key] = value, _TYPES[value.__class__]
+        return Metadata(found, types, self._path)
 
     def require(self, key: str, type: type[T]) -> T:
         """The value as int, float (also from an int), bool, str, GGUFArray or list.

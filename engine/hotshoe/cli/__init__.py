@@ -24,7 +24,7 @@ from hotshoe_core.errors.text import legible, shown
 __all__ = ["all_commands", "main"]
 
 _COMMANDS = (
-    *("run", "chat", "embed", "rerank", "devices", "doctor", "plan", "bench"),
+    *("run", "chat", "serve", "embed", "rerank", "devices", "doctor", "plan", "bench"),
     *("inspect", "convert", "quantize", "imatrix", "trace", "compare", "conform", "new-plugin", "completion"),
 )
 _EPILOG = "`hotshoe COMMAND --help` explains a command. The first one to try: hotshoe run MODEL.gguf 'Once upon a time'"

@@ -17,6 +17,7 @@ import numpy as np
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import table
 from hotshoe.convert import find_converter, open_checkpoint, open_weights
+from hotshoe.dialects import translate
 from hotshoe.families import find_model
 from hotshoe.load_request import open_file
 from hotshoe.nn.binder import check_layers, unused
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if path.suffix == ".safetensors" or (path / "config.json").is_file() or (path / "modules.json").is_file():
         report = describe_checkpoint(path, **shown)
     else:
-        with open_file(args.path) as file:
+        with open_file(args.path, own_names=True) as file:
             report = describe(file, **shown)
     if args.json:
         out = json.dumps(report, indent=2, allow_nan=False)
@@ -86,7 +87,8 @@ def describe(
 ) -> dict[str, Any]:
     """A report of JSON values. ``match`` selects keys and tensors by a glob; the totals are those of the whole file."""
     found = [_tensor(t) for t in file.tensors.values()]
-    passed_over = _unused(file)
+    read, dialect, n_keys, n_tensors = translate(file)
+    passed_over = _unused(read)
     without = {name for names in passed_over.values() for name in names}
     order = "big" if file.big_endian else "little"
     report: dict[str, Any] = {
@@ -96,7 +98,8 @@ def describe(
         "byte_order": order,
         "alignment": file.alignment,
         "architecture": file.metadata.get("general.architecture", None, str),
-        **_family(lambda: find_model(file.metadata)),
+        **_family(lambda: find_model(read.metadata)),
+        "dialect": dialect and f"{dialect}: it is read with {n_keys} keys changed, and {n_tensors} tensors renamed",
         "file_bytes": file.nbytes,
         "n_keys": len(file.metadata),
         **_totals([t for t in found if t["name"] not in without]),
@@ -313,8 +316,13 @@ def _summary(report: dict[str, Any]) -> str:
     if report["n_parameters"]:
         rows["parameters"] = f"{human_count(report['n_parameters'])} ({report['n_parameters']:,})"
         rows["weights"] = f"{format_bytes(report['weight_bytes'])}, {report['bits_per_weight']:.2f} bits per weight"
-    for row in report.get("unused", ()):
-        rows["not loaded"] = f"{row['n_tensors']} tensors, {format_bytes(row['weight_bytes'])}: {row['why']}"
+    if report.get("dialect"):
+        rows["dialect"] = report["dialect"]
+    unused = [
+        f"{u['n_tensors']} tensors, {format_bytes(u['weight_bytes'])}: {u['why']}" for u in report.get("unused", ())
+    ]
+    if unused:
+        rows["not loaded"] = f"\n  {'':<13} ".join(unused)
     first = printable(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     return "\n".join([first, *(f"  {name:<13} {value}" for name, value in rows.items())])
 

@@ -25,7 +25,9 @@ Converters can import from here:
   text model of one that also reads images; ``refusal`` and ``invalid`` make errors that name it.
 - ``make_layout``: makes the FileLayout. ``Rules``: what differs between the checkpoint's tensors and the model's.
   ``Recipe``, ``plus``, ``interleave``, ``minus_exp``: how a tensor is made. ``Array``: the type of values.
-- ``ModelSizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``expert_keys``, ``refuse_quantized``: for text models.
+- ``ModelSizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``refuse_quantized``: for text models. ``expert_keys`` and
+  ``mixture_keys``: for those with experts. ``windowed_layers`` and ``window_keys``: for those with a sliding window in
+  some layers.
 - ``tokenizer_metadata``, ``wordpiece_metadata``: read tokenizer files.
 - ``FileLayout``, ``TensorLayout``: what is written, for a converter that does without ``make_layout``. A metadata value
   gets the GGUF type of its Python type.
@@ -41,9 +43,10 @@ if TYPE_CHECKING:
     from hotshoe.convert._convert import convert, find_converter
     from hotshoe.convert._layout import FileLayout, TensorLayout
     from hotshoe.convert._match import Array, Recipe, Rules, interleave, minus_exp, plus
+    from hotshoe.convert._mixture import expert_keys, mixture_keys, window_keys, windowed_layers
     from hotshoe.convert._rope import Rope, read_rope
     from hotshoe.convert._schema import make_layout
-    from hotshoe.convert._sizes import ModelSizes, expert_keys, read_sizes, refuse_quantized
+    from hotshoe.convert._sizes import ModelSizes, read_sizes, refuse_quantized
     from hotshoe.convert._tokens import tokenizer_metadata
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
@@ -62,6 +65,7 @@ __all__ = [
     "interleave",
     "make_layout",
     "minus_exp",
+    "mixture_keys",
     "open_checkpoint",
     "open_weights",
     "plus",
@@ -69,6 +73,8 @@ __all__ = [
     "read_sizes",
     "refuse_quantized",
     "tokenizer_metadata",
+    "window_keys",
+    "windowed_layers",
     "wordpiece_metadata",
 ]
 
@@ -78,9 +84,10 @@ _MODULES = {
     "_convert": ("convert", "find_converter"),
     "_layout": ("FileLayout", "TensorLayout"),
     "_match": ("Array", "Recipe", "Rules", "interleave", "minus_exp", "plus"),
+    "_mixture": ("expert_keys", "mixture_keys", "window_keys", "windowed_layers"),
     "_rope": ("Rope", "read_rope"),
     "_schema": ("make_layout",),
-    "_sizes": ("ModelSizes", "expert_keys", "read_sizes", "refuse_quantized"),
+    "_sizes": ("ModelSizes", "read_sizes", "refuse_quantized"),
     "_tokens": ("tokenizer_metadata",),
     "_wordpiece": ("wordpiece_metadata",),
 }

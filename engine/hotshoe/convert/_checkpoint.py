@@ -33,14 +33,11 @@ class Checkpoint:
     """The folder that the user named."""
     model: Path
     """The folder with config.json: ``folder``, or a folder inside it."""
-    config: dict[str, Any] = field(repr=False)
-    """The content of config.json. It becomes a ``Settings``, which remembers what was read."""
+    config: Settings = field(repr=False)
+    """The content of config.json, which remembers what was read."""
     tensors: dict[str, StoredTensor] = field(repr=False)
     sentence: SentenceModules
     """What the files of sentence-transformers say."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "config", Settings(self.config))
 
     @property
     def architecture(self) -> str | None:
@@ -58,7 +55,7 @@ class Checkpoint:
             return self
         if not isinstance(inner, dict):
             raise self.invalid("text_config", inner, "an object")
-        config = self.config | inner | {"architectures": self.config.get("architectures")}
+        config = Settings(self.config | inner | {"architectures": self.config.get("architectures")})
         tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
         return replace(self, config=config, tensors=tensors)
 
@@ -70,6 +67,10 @@ class Checkpoint:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**32:
             raise self.invalid(key, value, "a whole number of at least 1")
         return value
+
+    def count(self, key: str) -> int:
+        """Read an integer of at least 0 from config.json, or 0 if it is missing. Raises ModelFileError if invalid."""
+        return 0 if self.config.get(key) in (None, 0) else self.integer(key)
 
     def number(self, key: str, default: Any = REQUIRED) -> float:
         """Read a number in the range of float32 from config.json. Raises ModelFileError if it is missing or invalid."""
@@ -160,7 +161,7 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
             path=model,
             hint="pass the folder that contains config.json and model.safetensors",
         )
-    config = read_object(model / "config.json")
+    config = Settings(read_object(model / "config.json"))
     tensors = join_scales(_index(model), config)
     for part in sentence.dense:
         tensors |= {f"{part}.{name}": tensor for name, tensor in _index(folder / part).items()}
@@ -173,7 +174,7 @@ def open_weights(file: Path) -> Checkpoint:
     Raises ModelFileError if a file is missing or damaged.
     """
     folder = file.parent
-    config = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    config = Settings(read_object(folder / "config.json") if (folder / "config.json").is_file() else {})
     return Checkpoint(file, folder, config, join_scales(read_header(file), config), read_sentence_modules(folder))
 
 

@@ -13,6 +13,7 @@ from hotshoe.convert._blocks import Scaled
 from hotshoe.convert._layout import TensorLayout
 from hotshoe.convert._names import Names, NameTable, other_expert, without_wrappers
 from hotshoe.nn._choose_forms import choose_forms
+from hotshoe.nn.binder import absent_optional
 from hotshoe_core.errors import ConversionError, did_you_mean
 
 if TYPE_CHECKING:
@@ -120,7 +121,13 @@ class _Matcher:
         self.cut: dict[str, list[str]] = {}
         """The tensors of the file, by the name that they would have in one tensor, as the checkpoint has them."""
         self._choose_forms(model, shapes)
-        self.parameters = [p for p in model.parameters() if not p.optional or _in_layer(p.names[0]) in rules.required]
+        absent = absent_optional(model, {p for p in model.parameters() if not shapes.keys().isdisjoint(p.names)})
+        self.parameters = [
+            p
+            for p in model.parameters()
+            if rules.constants.keys().isdisjoint(p.names)
+            and (not (p.optional or p in absent) or _in_layer(p.names[0]) in rules.required)
+        ]
         self.wanted: dict[str, Parameter | None] = dict.fromkeys(unused)
         for p in reversed(self.parameters):  # the first that declares a name has it
             self.wanted |= dict.fromkeys(p.names, p)

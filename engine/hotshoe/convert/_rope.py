@@ -68,6 +68,11 @@ class Rope:
             raise self.checkpoint.invalid("rope original_max_position_embeddings", n, "a number of tokens")
         return int(n)
 
+    def n_rotated(self, head_dim: int, share: float = 1.0) -> int:
+        """The elements of a head that rotate. ``share``: their part of the head, if config.json does not give it."""
+        stated = self.checkpoint.number("partial_rotary_factor", share)
+        return int(head_dim * self.number("partial_rotary_factor", stated))
+
     def keys(self) -> dict[str, Any]:
         """The GGUF keys. The kinds llama3 and longrope need tensors as well."""
         keys: dict[str, Any] = {"rope.freq_base": self.theta}
@@ -82,6 +87,8 @@ class Rope:
                 name = next((n for n in names if self.settings.get(n) is not None), None)
                 if name is not None:
                     keys[f"rope.scaling.{key}"] = float(self.number(name))
+            if self.settings.get("truncate") is False:  # llama.cpp always rounds, and has no key
+                keys["hotshoe.rope.yarn_truncate"] = False
         return keys
 
     def llama3_factors(self, head_dim: int) -> dict[str, Array]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe import families
 from hotshoe.convert._layout import FileLayout
 from hotshoe.convert._match import Rules, match_tensors
-from hotshoe.convert._settings import check_settings_read
+from hotshoe.convert._settings import unread_arithmetic
 from hotshoe.convert._tokens import tokenizer_metadata
 from hotshoe.unread_keys import find_unread
 from hotshoe_core.errors import ConversionError, ModelError, ModelFileError
@@ -59,7 +59,12 @@ def make_layout(
     tensors = match_tensors(checkpoint, model, replace(rules, required=required, rows=rows))
     # after the tensors, because their shapes prove that ``vocab`` is correct
     layout = FileLayout(arch, metadata | tokenizer(checkpoint, vocab), tensors)
-    check_settings_read(checkpoint)
+    if found := unread_arithmetic(checkpoint.config):
+        raise checkpoint.refusal(
+            f"{found[0][:200]}, which this converter does not know, so the file would compute something else"
+            + "".join(f"; the same holds for {other[:80]}" for other in found[1:4]),
+            hint="upgrade hotshoe, or report the model",
+        )
     return layout
 
 

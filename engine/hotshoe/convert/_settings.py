@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-
-__all__ = ["ARITHMETIC", "ROPE_HARMLESS", "Settings", "check_settings_read"]
+__all__ = ["ARITHMETIC", "ROPE_HARMLESS", "Settings", "unread_arithmetic"]
 
 _ROPE = ("rope_parameters", "rope_scaling")
 _EXPERT_COUNTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
@@ -104,9 +101,8 @@ class Settings(dict[str, Any]):
         return {k: v for k, v in self.items() if k not in self._read and v is not None}
 
 
-def check_settings_read(checkpoint: Checkpoint) -> None:
-    """Raise ConversionError if config.json has a setting that changes the arithmetic and that no code has read."""
-    config = cast("Settings", checkpoint.config)
+def unread_arithmetic(config: Settings) -> list[str]:
+    """The settings of config.json that change the arithmetic and that no code has read, as "name is value"."""
     unread = config.unread()
     found = [f"{key} is {value!r}" for key, value in unread.items() if _matters(key, value, config)]
     if unread.keys() & set(_ACTIVATIONS) and not {k for k in config if k not in unread} & set(_ACTIVATIONS):
@@ -114,12 +110,7 @@ def check_settings_read(checkpoint: Checkpoint) -> None:
     for name in _ROPE:
         if name not in unread and isinstance(settings := config.get(name), Settings):
             found += [f"{name}: {problem}" for problem in _rope_problems(settings)]
-    if found:
-        raise checkpoint.refusal(
-            f"{found[0][:200]}, which this converter does not know, so the file would compute something else"
-            + "".join(f"; the same holds for {other[:80]}" for other in found[1:4]),
-            hint="upgrade hotshoe, or report the model",
-        )
+    return found
 
 
 def _matters(key: str, value: Any, config: Settings) -> bool:

@@ -1,4 +1,4 @@
-"""Read what config.json says about the sizes of a text model and about its experts."""
+"""Read what config.json says about the sizes of a text model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert._blocks import Scaled
-from hotshoe.convert._checkpoint import REQUIRED
 from hotshoe.convert._safetensors import FLOATS
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["ModelSizes", "expert_keys", "read_sizes", "refuse_quantized"]
+__all__ = ["ModelSizes", "read_sizes", "refuse_quantized"]
 
 _READ = ("fp8", "fbgemm_fp8", "mxfp4", "modelopt", "compressed-tensors")  # methods that leave codes and scales
 
@@ -100,21 +99,6 @@ def read_sizes(
     if sizes.head_dim % 2:
         raise checkpoint.refusal(f"head_dim is {sizes.head_dim}; RoPE needs an even one")
     return sizes
-
-
-def expert_keys(checkpoint: Checkpoint, count: str, *, used: int, default: Any = REQUIRED) -> dict[str, Any]:
-    """The GGUF keys of the number of experts and of how many compute a token.
-
-    count: the key in config.json of the number of experts, and ``default`` its default. used: the default of
-    num_experts_per_tok.
-
-    Raises ConversionError if num_experts_per_tok is larger than the number of experts; ModelFileError if a number is
-    missing or invalid.
-    """
-    n, n_used = checkpoint.integer(count, default), checkpoint.integer("num_experts_per_tok", used)
-    if n_used > n:
-        raise checkpoint.refusal(f"num_experts_per_tok is {n_used}, but there are {n} experts")
-    return {"expert_count": n, "expert_used_count": n_used}
 
 
 def refuse_quantized(checkpoint: Checkpoint) -> None:

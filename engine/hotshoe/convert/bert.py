@@ -76,7 +76,7 @@ def describe_encoder(
     }
     labels = _labels(checkpoint) if reranks else []
     rules = Rules(
-        required=[f"{name}.bias" for name in _BIASED],
+        required=[*(f"{name}.bias" for name in _BIASED), *(("cls.weight", "cls.output.weight") if reranks else ())],
         recipes={"position_embd.weight": Recipe(lambda value: value[first_position:], (n_positions, dim))},
         rows={
             "position_embd.weight": n_positions - first_position,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models.nemotron_h import Attention, OneHalf, SquaredMLP, choose_half, norm_eps
-from hotshoe.nn import ExpertConfig, Experts, Linear, MixtureOfExperts, derived, key, layers, submodule
-from hotshoe.nn.experts import Gating, gating_key
+from hotshoe.nn import ExpertConfig, Experts, Linear, MixtureOfExperts, derived, gating_key, key, layers, submodule
+from hotshoe.nn.experts import Gating
 from hotshoe.nn.mixers import Mamba2, StateSpace, ssm_key
 
 

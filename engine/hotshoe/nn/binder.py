@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hotshoe_core.gguf import GGUFFile
     from hotshoe_core.tensors.tensor import Shape
 
-__all__ = ["bind", "check_layers", "unused"]
+__all__ = ["absent_optional", "bind", "check_layers", "unused"]
 
 _MAX_NAMES = 8  # names listed in a message
 _MAX_NAME = 80  # characters of a name
@@ -140,11 +140,11 @@ def _resolve(model: Module, file: GGUFFile) -> tuple[list[tuple[str, Parameter]]
             chosen.append((name, p))
         elif not p.optional:
             missing.append(p)
-    absent = _absent_optional(model, {p for _, p in chosen})
+    absent = absent_optional(model, {p for _, p in chosen})
     return chosen, [p for p in missing if p not in absent]
 
 
-def _absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
+def absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
     """Parameters of the optional modules that have no tensor in the file."""
     absent: set[Parameter] = set()
     for attribute, child in model.children():
@@ -152,7 +152,7 @@ def _absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
         if attribute in model._optional_modules and not inside & found:
             absent |= inside
         else:
-            absent |= _absent_optional(child, found)
+            absent |= absent_optional(child, found)
     return absent
 
 

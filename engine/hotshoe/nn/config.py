@@ -75,7 +75,7 @@ def rope_key(*, interleaved: bool = False, base: float = 10000.0, **options: Any
 
     interleaved: how the architecture pairs elements: (2i, 2i + 1) if true, else (i, i + dim / 2).
     base: the frequency base, if the file does not give one.
-    options: ``sections`` and ``magnitude``, as ``rope_from`` takes them.
+    options: ``sections``, ``magnitude`` and ``truncate``, as ``rope_from`` takes them.
     """
     return derived(
         lambda metadata, found, _: rope_from(metadata, found.head_dim, interleaved=interleaved, base=base, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 from hotshoe.nn.basic import Linear
@@ -38,14 +37,16 @@ def gating_key(default: Gating = "softmax") -> Any:
     default: the architecture's way, if the file does not say.
     """
 
-    def get(metadata: Metadata, _: SimpleNamespace, __: Any) -> Gating:
-        number = metadata.arch.get("expert_gating_func", 0)
-        if number and number not in _GATING:
-            known = ", ".join(f"{n} ({name})" for n, name in _GATING.items())
-            raise metadata.arch.error("expert_gating_func", f"is {number}; expected {known}")
-        return _GATING.get(number, default)
+    return derived(lambda metadata, _, __: read_gating(metadata, default))
 
-    return derived(get)
+
+def read_gating(metadata: Metadata, default: Gating) -> Gating:
+    """Read how the router's logits become scores. Raises ModelFileError for an unknown number."""
+    number = metadata.arch.get("expert_gating_func", 0)
+    if number and number not in _GATING:
+        known = ", ".join(f"{n} ({name})" for n, name in _GATING.items())
+        raise metadata.arch.error("expert_gating_func", f"is {number}; expected {known}")
+    return _GATING.get(number, default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class ExpertConfig(TextConfig):
     """Groups of equal size that the experts are divided into."""
     n_expert_groups_used: int = key("expert_group_used_count", default=lambda c: c.n_expert_groups, minimum=1)
     """A token chooses its experts from this many best groups."""
-    gating: Gating = gating_key()
+    gating: Gating = gating_key()  # noqa: RUF009
     """How the router's logits become scores."""
 
     def __post_init__(self) -> None:
@@ -137,9 +138,9 @@ class GatedSharedExperts(SharedExperts):
 class MixtureOfExperts(Module):
     """MLPs, ``config.n_experts_used`` of ``config.n_experts`` for each token: (n, dim) to (n, dim).
 
-    A subclass declares what differs: ``gate = None`` for experts without a gate, another class of ``shared`` experts,
-    ``latent_in`` and ``latent_out``. It overrides ``route`` for another choice of experts, ``activate`` for another
-    activation, and ``combine`` for another use of the weights.
+    A subclass declares what differs: ``gate = gate_up = None`` for experts without a gate, another class of ``shared``
+    experts, ``latent_in`` and ``latent_out``. It overrides ``route`` for another choice of experts, and ``combine`` for
+    another use of the weights. A file may hold the matrices of gate and up as one, the rows of the gate first.
     """
 
     config: ExpertConfig
@@ -149,6 +150,9 @@ class MixtureOfExperts(Module):
     """Added to the scores when experts are chosen, but not to their weights (Wang et al. 2024, arXiv:2408.15664)."""
     gate: Experts | None = submodule("ffn_gate_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
     up: Experts = submodule("ffn_up_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
+    gate_up: Experts | None = submodule(
+        "ffn_gate_up_exps", instead_of=("gate", "up"), shape=lambda c, i: (c.n_experts, 2 * c.expert_dim, c.dim)
+    )
     down: Experts = submodule("ffn_down_exps", shape=lambda c, i: (c.n_experts, c.dim, c.expert_dim))
     shared: SharedExperts | None = submodule(when=lambda c, i: c.shared_dim > 0)
     latent_in: Linear | None = None
@@ -189,12 +193,12 @@ class MixtureOfExperts(Module):
 
     def hidden(self, rows: Tensor, chosen: Tensor) -> Tensor:
         """The hidden elements of the chosen experts: (n, 1 or k, in) to (n, k, expert_dim)."""
-        gate = None if self.gate is None else self.gate(rows, chosen)
-        return self.activate(gate, self.up(rows, chosen))
-
-    def activate(self, gate: Tensor | None, up: Tensor) -> Tensor:
-        """``activation(gate) * up``, or ``activation(up)`` without a gate: (n, k, expert_dim)."""
-        return plain(self.activation, up) if gate is None else gated(self.activation, gate, up)
+        if self.gate_up is not None:
+            gate, up = self.gate_up(rows, chosen).chunk(2)
+            return gated(self.activation, gate, up)
+        if self.gate is None:
+            return plain(self.activation, self.up(rows, chosen))
+        return gated(self.activation, self.gate(rows, chosen), self.up(rows, chosen))
 
     def _scaled(self, weights: Tensor) -> Tensor:
         return weights if self.config.expert_scale in (0.0, 1.0) else weights * self.config.expert_scale

@@ -11,7 +11,7 @@ from hotshoe_core import Tensor, ops
 
 __all__ = ["MLP", "Activation", "GatedMLP", "gated", "plain"]
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared", "clamped_swiglu"]
 
 _GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "silu": lambda gate, up: ops.swiglu(gate, up),
@@ -20,6 +20,7 @@ _GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu_quick": lambda gate, up: ops.geglu(gate, up, approximate="quick"),
     "relu": lambda gate, up: ops.reglu(gate, up),
     "relu_squared": lambda gate, up: gate.relu().sqr() * up,
+    "clamped_swiglu": lambda gate, up: ops.clamped_swiglu(gate, up),
 }
 _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": Tensor.silu,

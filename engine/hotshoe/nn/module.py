@@ -24,9 +24,11 @@ from hotshoe.nn.config import Config
 from hotshoe.tasks import Task
 from hotshoe_core import scope
 
-__all__ = ["NEXTN", "Module", "Parameter", "layers", "submodule", "tensor"]
+__all__ = ["ENCODER", "NEXTN", "Module", "Parameter", "layers", "submodule", "tensor"]
 
 NEXTN = "layers that only draft tokens (NextN)"
+ENCODER = "encoders of pictures or sound: the model reads text only"
+_ENCODERS = ("v.*", "mm.*", "a.*", "s.*", "model.vision_tower.*")
 _INPUT_SCALE = "scales for activations in 4 or 8 bits; hotshoe does not round activations to such types"
 
 ShapePattern = Sequence["int | None"]
@@ -232,7 +234,8 @@ class Module:
         A model that adds some returns ``super().unused_tensors() | {"output.weight": "it has no logits"}``.
         """
         first = self.config.n_layers
-        return {f"blk.{first + i}.*": NEXTN for i in range(self.config.n_nextn)} | {"*.input_scale": _INPUT_SCALE}
+        nextn = {f"blk.{first + i}.*": NEXTN for i in range(self.config.n_nextn)}
+        return nextn | {"mtp.*": NEXTN, "*.input_scale": _INPUT_SCALE} | dict.fromkeys(_ENCODERS, ENCODER)
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter of this module and of all modules inside it."""

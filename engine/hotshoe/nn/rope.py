@@ -33,6 +33,7 @@ def rope_from(
     base: float = 10000.0,
     sections: Literal["", "contiguous", "interleaved"] = "",
     magnitude: Callable[[Metadata, float], float] = lambda _, factor: yarn_magnitude(factor),
+    truncate: bool = True,
 ) -> RoPE:
     """Read the RoPE of a model.
 
@@ -41,6 +42,7 @@ def rope_from(
     base: the frequency base, if the file does not give one.
     sections: the layout of the sections, if tokens have several positions (RoPE.section_layout).
     magnitude: ``(metadata.arch, factor) -> float``: YaRN's factor of sine and cosine, if the file does not give it.
+    truncate: whether the ends of YaRN's ramp are rounded, if the file does not say (``hotshoe.rope.yarn_truncate``).
 
     Raises ModelFileError for invalid values and for an unknown scaling: a guess would give fluent but wrong text.
     """
@@ -76,6 +78,7 @@ def rope_from(
         ext_factor=_number(arch, "rope.scaling.yarn_ext_factor", 1.0, 0.0),
         beta_fast=_number(arch, "rope.scaling.yarn_beta_fast", 32.0, 1e-3),
         beta_slow=_number(arch, "rope.scaling.yarn_beta_slow", 1.0, 1e-3),
+        truncate=metadata.get("hotshoe.rope.yarn_truncate", truncate),
     )
 
 

@@ -59,8 +59,8 @@ class Stream:
 
     ``completion`` grows with every piece. A second loop continues where the first was left. ``close()``, the deletion
     of the stream, or an exception in ``next`` (Ctrl-C) ends the text; the model stays usable. Several streams run as
-    one batch, whether one thread alternates between them or each has its own thread. A single stream is not
-    thread-safe.
+    one batch, whether one thread alternates between them or each has its own thread. Only ``cancel`` may be called by
+    another thread than the one that reads the stream.
     """
 
     def __init__(self, engine: Engine, generation: Generation, tokenizer: Tokenizer) -> None:
@@ -98,6 +98,10 @@ class Stream:
     def close(self) -> None:
         """End the text here. Idempotent."""
         self._end("cancelled")
+
+    def cancel(self) -> None:
+        """End the text from another thread, before its next token: ``advance`` then returns. Idempotent."""
+        self._generation.finish = self._generation.finish or "cancelled"
 
     @property
     def ready(self) -> bool:

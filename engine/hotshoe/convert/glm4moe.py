@@ -1,0 +1,36 @@
+"""Convert GLM-4.5 to 4.7: partial RoPE, and experts with sigmoid scores and a correction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe.convert import Rules, make_layout, mixture_keys, read_rope, read_sizes
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+
+__all__ = ["describe"]
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("scoring_func", "sigmoid", "sigmoid")
+    sizes, rope = read_sizes(checkpoint, n_kv_heads=8), read_rope(checkpoint, "linear", "yarn")
+    keys = sizes.keys() | mixture_keys(
+        checkpoint,
+        "n_routed_experts",
+        used=8,
+        defaults={"expert_weights_norm": True, "leading_dense_block_count": 1, "expert_shared_count": 1},
+    )
+    keys |= {"rope.dimension_count": rope.n_rotated(sizes.head_dim, 0.5), "expert_gating_func": 2} | rope.keys()
+    n_extra = checkpoint.count("num_nextn_predict_layers")
+    if checkpoint.config.get("num_nextn_predict_layers") is not None:
+        keys["nextn_predict_layers"] = 0  # drafting layers are not written
+    norms = ("attn_q_norm.weight", "attn_k_norm.weight") if checkpoint.config.get("use_qk_norm") else ()
+    rules = Rules(
+        names={"layers.post_attention_layernorm": "post_attention_norm"},
+        required=["exp_probs_b.bias", *norms, *checkpoint.biases(attention_bias=("attn_q", "attn_k", "attn_v"))],
+        ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(min(n_extra, len(checkpoint.tensors)))),
+    )
+    return make_layout(checkpoint, "glm4moe", keys, rules, vocab=sizes.vocab)

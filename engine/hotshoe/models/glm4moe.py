@@ -1,0 +1,46 @@
+"""GLM-4.5 to 4.7 (Zhipu AI 2025, arXiv:2508.06471): partial RoPE, and sigmoid experts after dense first layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.nn import (
+    ExpertLayersConfig,
+    GatedMLP,
+    MixtureOfExperts,
+    RMSNorm,
+    dense_or_experts,
+    gating_key,
+    key,
+    layers,
+    submodule,
+)
+from hotshoe.nn.experts import Gating
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(ExpertLayersConfig):
+    normalize_experts: bool = key("expert_weights_norm", default=False)
+    gating: Gating = gating_key("sigmoid")
+
+
+class Attention(nn.Attention):
+    # only the largest has these norms; files do not say so
+    q_norm: RMSNorm | None = submodule("attn_q_norm", optional=True, shape=lambda c, i: (c.head_dim,))
+    k_norm: RMSNorm | None = submodule("attn_k_norm", optional=True, shape=lambda c, i: (c.head_dim,))
+
+
+class Block(nn.TransformerBlock):
+    attention: Attention = submodule()
+    mlp_norm: RMSNorm = submodule("post_attention_norm", shape=lambda c, i: (c.dim,))
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
+
+
+class Model(nn.Decoder):
+    config: Config
+    blocks: list[Block] = layers("blk")
+
+
+family = Family(Model)

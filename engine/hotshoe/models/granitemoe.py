@@ -1,0 +1,52 @@
+"""Granite 3 MoE (IBM 2024): a Llama whose embeddings, halves of blocks, scores and logits are scaled, with experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, rope_key, submodule
+from hotshoe_core.ops import RoPE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(ExpertConfig):
+    rope: RoPE = rope_key(interleaved=True)
+    expert_dim: int = key("feed_forward_length", minimum=1)
+    # 0 in a file means that there is no scale
+    attention_scale: float = key("attention.scale", default=0.0)
+    embedding_scale: float = key("embedding_scale", default=0.0)
+    residual_scale: float = key("residual_scale", default=0.0)
+    logit_divisor: float = key("logit_scale", minimum=1e-6)
+
+
+class Attention(nn.Attention):
+    @property
+    def scale(self) -> float:
+        return self.config.attention_scale or super().scale
+
+
+class Block(nn.TransformerBlock):
+    attention: Attention = submodule()
+    mlp: MixtureOfExperts = submodule()
+
+    @property
+    def residual_scale(self) -> float:
+        return self.config.residual_scale or 1.0
+
+
+class Model(nn.Decoder):
+    config: Config
+    blocks: list[Block] = layers("blk")
+
+    @property
+    def embedding_scale(self) -> float:
+        return self.config.embedding_scale or 1.0
+
+    @property
+    def logit_scale(self) -> float:
+        return 1.0 / self.config.logit_divisor
+
+
+family = Family(Model)

@@ -1,0 +1,147 @@
+"""The application: routes of HTTP to the dialects, and who may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hotshoe.serve import ollama, openai, rerank
+from hotshoe.serve.front import Front, json_response
+from hotshoe.serve.requests import RequestError
+
+__all__ = ["make_app"]
+
+T = TypeVar("T")
+Handler = Callable[[Front, bytes], Coroutine[Any, Any, Any]]
+_MAX_BODY = 32 << 20
+_RETRY_AFTER = "1"
+
+
+class _Gate:
+    """Refuses requests that come from a web page of another site, that have no key, or whose body is too long."""
+
+    def __init__(self, app: ASGIApp, front: Front) -> None:
+        self.app = app
+        self.front = front
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        error = self._refusal(request)
+        if error is not None:
+            await json_response(openai.error_body(error), status=error.status)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _refusal(self, request: Request) -> RequestError | None:
+        for header in ("host", "origin"):
+            value = request.headers.get(header, "")
+            if value and not self._is_ours(value.partition("://")[2] or value):
+                return RequestError(
+                    403, f"{header} is {value!r:.200}, which is not a name of this server (--allow-host adds one)"
+                )
+        if self.front.keys and request.url.path != "/health":
+            given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+            if not sum(hmac.compare_digest(given.encode(), key.encode()) for key in self.front.keys):
+                return RequestError(401, "the API key is missing or wrong", code="invalid_api_key")
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        """An address, localhost, or an allowed name. A page of another site has another name (DNS rebinding)."""
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if name == "localhost" or name.endswith(".localhost") or name in self.front.hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+async def _body(request: Request) -> bytes:
+    """The body. Raises RequestError beyond 32 MiB."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_BODY:
+            raise RequestError(413, f"the body is longer than {_MAX_BODY >> 20} MiB", code="body_too_long")
+    return bytes(body)
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``, which is cancelled if the client leaves. Raises ClientDisconnect then."""
+    task = asyncio.ensure_future(work)
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    watching = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for each in (task, watching):
+            each.cancel()
+        await asyncio.gather(task, watching, return_exceptions=True)
+
+
+def _route(front: Front, path: str, handler: Handler, error_body: Callable[[RequestError], Any]) -> Route:
+    async def answer(request: Request) -> Response:
+        try:
+            return await _unless_gone(request, handler(front, await _body(request)))
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except RequestError as error:
+            response = json_response(error_body(error), status=error.status)
+            if error.status == 429:
+                response.headers["retry-after"] = _RETRY_AFTER
+            return response
+
+    return Route(path, answer, methods=["POST"])
+
+
+def _get(front: Front, path: str, found: Callable[[Front], Any]) -> Route:
+    async def answer(_: Request) -> Response:
+        return json_response(found(front))
+
+    return Route(path, answer, methods=["GET"])
+
+
+def make_app(front: Front) -> Starlette:
+    """The application of the server. Models are loaded when it starts, and their processes end with it."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await front.stop()
+
+    routes = [
+        _get(front, "/health", lambda _: {"status": "ok"}),
+        _get(front, "/v1/models", openai.models),
+        _route(front, "/v1/chat/completions", openai.chat, openai.error_body),
+        _route(front, "/v1/completions", openai.completions, openai.error_body),
+        _route(front, "/v1/embeddings", openai.embeddings, openai.error_body),
+        *(_route(front, path, rerank.rerank, openai.error_body) for path in ("/v1/rerank", "/v2/rerank", "/rerank")),
+        *(_get(front, f"/api/{name}", found) for name, found in ollama.LISTS.items()),
+        *(_route(front, f"/api/{name}", found, ollama.error_body) for name, found in ollama.ACTIONS.items()),
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.add_middleware(_Gate, front=front)
+    return app

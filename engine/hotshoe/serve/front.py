@@ -1,0 +1,159 @@
+"""Front: the models that the server offers, and how answers are sent. The dialects are written with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from hotshoe.serve import wire
+from hotshoe.serve.processes import BusyError, JobFailedError, ModelProcess, ModelSpec, ProcessLostError
+from hotshoe.serve.requests import Answer, RequestError, explain
+
+__all__ = ["Front", "gather", "json_response", "merged"]
+
+T = TypeVar("T")
+_HEARTBEAT = 15.0  # seconds of silence after which a line that clients ignore keeps the connection open
+
+
+class Front:
+    """The models that the server offers, and what all dialects need of them."""
+
+    def __init__(
+        self,
+        specs: Sequence[ModelSpec],
+        *,
+        max_jobs: int = 64,
+        keys: frozenset[str] = frozenset(),
+        hosts: frozenset[str] = frozenset(),
+        strict: bool = False,
+    ) -> None:
+        """max_jobs: requests of a model that wait or are computed; more get status 429. keys: who may ask; empty for
+        everybody. hosts: names of this server in addition to localhost and addresses. strict: refuse fields that would
+        be ignored.
+        """
+        loading = asyncio.Lock()
+        self.processes = {spec.name: ModelProcess(spec, loading, max_jobs) for spec in specs}
+        self.max_jobs = max_jobs
+        self.keys = keys
+        self.hosts = hosts
+        self.strict = strict
+        self.started = int(time.time())
+
+    def process(self, name: str) -> ModelProcess:
+        """The model with this name; the only one, if the request names none. Raises RequestError if it is unknown."""
+        if not name and len(self.processes) == 1:
+            return next(iter(self.processes.values()))
+        found = self.processes.get(name) or self.processes.get(name.removesuffix(":latest"))
+        if found is None:
+            names = ", ".join(self.processes)
+            raise RequestError(
+                404, f"there is no model {name!r:.200}; this server has {names}", param="model", code="model_not_found"
+            )
+        return found
+
+    def ignored(self, unknown: Iterable[str], harmless: Iterable[str]) -> list[str]:
+        """The fields that have no effect. Raises RequestError for one of them if the server is strict."""
+        names = sorted(unknown)
+        if self.strict and names:
+            why = "has no effect" if names[0] in harmless else "is unknown"
+            raise RequestError(400, f"{names[0]} {why}, and this server is strict", param=names[0])
+        return names
+
+    async def result(self, process: ModelProcess, make: Callable[[int], wire.Job]) -> Any:
+        """The only event of a job. Raises RequestError."""
+        try:
+            events = [event async for event in process.run(make)]
+        except (BusyError, JobFailedError, ProcessLostError) as error:
+            raise explain(error) from error
+        return events[-1]
+
+    def json(self, value: Any, ignored: Sequence[str] = ()) -> Response:
+        """An answer as JSON."""
+        return json_response(value, ignored)
+
+    def stream(
+        self, chunks: AsyncIterator[bytes], answers: Sequence[Answer], media_type: str = "text/event-stream"
+    ) -> Response:
+        """An answer that is sent while it is written."""
+        beat = b": still working\n\n" if media_type == "text/event-stream" else b"\n"
+        headers = _headers(answers[0].ignored) | {"cache-control": "no-cache"}
+        return StreamingResponse(_with_heartbeat(chunks, beat), media_type=media_type, headers=headers)
+
+    async def stop(self) -> None:
+        """End all processes."""
+        await asyncio.gather(*(process.stop() for process in self.processes.values()))
+
+
+def _headers(ignored: Sequence[str]) -> dict[str, str]:
+    names = ", ".join(name for name in ignored if name.isascii() and name.isprintable())
+    return {"x-hotshoe-ignored": names[:1000]} if names else {}
+
+
+def json_response(value: Any, ignored: Sequence[str] = (), status: int = 200) -> Response:
+    """A response with a value as JSON, and a header that names the fields without effect."""
+    return Response(msgspec.json.encode(value), status, _headers(ignored), "application/json")
+
+
+async def gather(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; if one fails, the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def merged(sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T | None]]:
+    """What the sources yield, with their number, as it comes; ``(i, None)`` when one has ended."""
+    queue: asyncio.Queue[tuple[int, T | BaseException | None]] = asyncio.Queue()
+
+    async def read(i: int, source: AsyncIterator[T]) -> None:
+        try:
+            async for value in source:
+                queue.put_nowait((i, value))
+            queue.put_nowait((i, None))
+        except Exception as error:
+            queue.put_nowait((i, error))
+
+    tasks = [asyncio.create_task(read(i, source)) for i, source in enumerate(sources)]
+    left = len(tasks)
+    try:
+        while left:
+            i, value = await queue.get()
+            if isinstance(value, BaseException):
+                raise value
+            left -= value is None
+            yield i, value
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _with_heartbeat(chunks: AsyncIterator[bytes], beat: bytes) -> AsyncIterator[bytes]:
+    source = merged([chunks])
+    waiting = asyncio.ensure_future(anext(source))
+    try:
+        while True:
+            done, _ = await asyncio.wait((waiting,), timeout=_HEARTBEAT)
+            if not done:
+                yield beat
+                continue
+            _, chunk = waiting.result()
+            if chunk is None:
+                return
+            waiting = asyncio.ensure_future(anext(source))
+            yield chunk
+    finally:
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
+            await waiting
+        await source.aclose()  # type: ignore[attr-defined]  # an async generator

@@ -1,0 +1,175 @@
+"""ModelProcess: the front's side of a model's process. It starts it, sends jobs, and hands out the events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotshoe.serve import wire
+
+__all__ = ["BusyError", "JobFailedError", "ModelProcess", "ModelSpec", "ProcessLostError"]
+
+_log = logging.getLogger(__name__)
+_FINAL = (wire.Finished, wire.Vectors, wire.Scores)
+_SECONDS_TO_END = 10.0
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model that the server offers, and how it is loaded."""
+
+    name: str
+    path: str
+    device: str | None
+    n_ctx: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of ``hotshoe.load_model``."""
+
+
+class JobFailedError(Exception):
+    """A job ended with an error of the model's process. ``failed`` says which."""
+
+    def __init__(self, failed: wire.Failed) -> None:
+        super().__init__(failed.message)
+        self.failed = failed
+
+
+class ProcessLostError(Exception):
+    """The model's process ended while it worked. The next request starts it again."""
+
+
+class BusyError(Exception):
+    """As many jobs as are allowed wait for the model already."""
+
+
+class ModelProcess:
+    """The process of one model. It is started by the first job, and again by the first one after it ended."""
+
+    def __init__(self, spec: ModelSpec, loading: asyncio.Lock, max_jobs: int) -> None:
+        """loading: held while a model is loaded, so that only one is at a time. max_jobs: more raise BusyError."""
+        self.spec = spec
+        self.ready: wire.Ready | None = None
+        """What the model said of itself; None while it is not loaded."""
+        self.n_starts = 0
+        self._loading = loading
+        self._max_jobs = max_jobs
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._queues: dict[int, asyncio.Queue[wire.Event | None]] = {}
+        self._ids = itertools.count(1)
+
+    @property
+    def n_jobs(self) -> int:
+        """The jobs that wait or are computed."""
+        return len(self._queues)
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process; None while the model is not loaded."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> wire.Ready:
+        """Load the model if it is not loaded. Raises JobFailedError with the reason if that fails."""
+        if self.ready is not None:
+            return self.ready
+        async with self._loading:
+            if self.ready is None:
+                await self._start()
+        assert self.ready is not None
+        return self.ready
+
+    async def _start(self) -> None:
+        await self.stop()
+        spec = self.spec
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "hotshoe.serve.worker"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        self._process = process
+        self.n_starts += 1
+        try:
+            self._send(wire.Load(spec.path, spec.device, spec.n_ctx, spec.options))
+            event = await self._read(process)
+        except BaseException:  # the server ends while it loads
+            await self.stop()
+            raise
+        if not isinstance(event, wire.Ready):
+            await self.stop()
+            what = f"{spec.path}: the process ended while it loaded the model"
+            raise JobFailedError(event if isinstance(event, wire.Failed) else wire.Failed(None, "ProcessLost", what))
+        self.ready = event
+        self._reader = asyncio.create_task(self._distribute(process))
+
+    async def run(self, make: Callable[[int], wire.Job]) -> AsyncIterator[wire.Event]:
+        """Run a job; yield its events. ``make`` gets its id. Cancels the job if the caller stops before its end.
+
+        Raises BusyError, JobFailedError and ProcessLostError.
+        """
+        if len(self._queues) >= self._max_jobs:
+            raise BusyError(f"{self.spec.name} has {self._max_jobs} requests already")
+        id = next(self._ids)
+        queue: asyncio.Queue[wire.Event | None] = asyncio.Queue()
+        self._queues[id] = queue
+        finished = False
+        try:
+            await self.start()
+            self._send(make(id))
+            while not finished:
+                event = await queue.get()
+                finished = event is None or isinstance(event, (*_FINAL, wire.Failed))
+                if event is None:
+                    raise ProcessLostError(f"the process of {self.spec.name} ended; the next request starts it again")
+                if isinstance(event, wire.Failed):
+                    raise JobFailedError(event)
+                yield event
+        finally:
+            del self._queues[id]
+            if not finished and self.ready is not None:
+                self._send(wire.Cancel(id))
+
+    def _send(self, order: wire.Order) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError, RuntimeError):  # it has ended, which _distribute tells all jobs
+            self._process.stdin.write(wire.encode(order))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> wire.Event | None:
+        assert process.stdout is not None
+        try:
+            length = wire.length_of(await process.stdout.readexactly(4))
+            return wire.decode_event(await process.stdout.readexactly(length))
+        except asyncio.IncompleteReadError:
+            return None
+
+    async def _distribute(self, process: asyncio.subprocess.Process) -> None:
+        while (event := await self._read(process)) is not None:
+            queue = self._queues.get(event.id) if not isinstance(event, wire.Ready) and event.id is not None else None
+            if queue is not None:  # its client may have left
+                queue.put_nowait(event)
+        if self._process is process:
+            _log.error("the process of %s (%d) ended with code %s", self.spec.name, process.pid, await process.wait())
+            self.ready, self._process = None, None
+            for queue in self._queues.values():
+                queue.put_nowait(None)
+
+    async def stop(self) -> None:
+        """End the process, which gives its memory back. Jobs that it works on raise ProcessLostError."""
+        process, self._process, self.ready = self._process, None, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), _SECONDS_TO_END)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        for queue in self._queues.values():
+            queue.put_nowait(None)

@@ -1,0 +1,210 @@
+"""What dialects share: reading a request's fields, the server's own errors, and the numbers of an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from hotshoe.serve import wire
+from hotshoe.serve.processes import BusyError, JobFailedError, ModelProcess, ProcessLostError
+
+__all__ = ["Answer", "RequestError", "explain", "fields_of", "parse", "refuse", "texts_of_messages"]
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_BAD_INPUT = frozenset(
+    {
+        *("InputTooLongError", "InputEmptyError", "SamplingError", "GrammarError", "ChatTemplateError"),
+        *("TokenizerError", "ModelError", "CacheFullError"),
+    }
+)
+"""Errors of a model's process that the request caused."""
+
+
+class RequestError(Exception):
+    """An error that is told to the client: a status of HTTP, and the field that it is about."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+def explain(error: Exception) -> RequestError:
+    """The error for the client, from one of the model's process."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, BusyError):
+        return RequestError(429, str(error), code="rate_limit_exceeded")
+    if isinstance(error, ProcessLostError):
+        return RequestError(503, str(error), code="process_ended")
+    if not isinstance(error, JobFailedError):
+        raise error
+    failed = error.failed
+    message = failed.message + (f" ({failed.hint})" if failed.hint else "")
+    if failed.kind == "InputTooLongError":
+        return RequestError(400, message, code="context_length_exceeded")
+    if failed.kind in _BAD_INPUT:
+        return RequestError(400, message, code="invalid_value")
+    return RequestError(503, message, code=_snake(failed.kind))
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name.removesuffix("Error")).lower()
+
+
+def parse(body: bytes, kind: type[S]) -> tuple[S, list[str]]:
+    """A request's body as ``kind``, and the names of the fields that ``kind`` lacks. A null is an absent field.
+
+    Raises RequestError, which names the field, if the body is not valid.
+    """
+    try:
+        raw = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(400, f"the body is not valid JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise RequestError(400, f"the body is {type(raw).__name__}; expected a JSON object")
+    _check_integers(raw, "")
+    known = fields_of(kind)
+    given = {name: value for name, value in raw.items() if value is not None}
+    try:
+        found = msgspec.convert({name: v for name, v in given.items() if name in known}, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        text, _, place = str(error).partition(" - at `$.")
+        missing = re.match(r"Object missing required field `(\w+)`", text)
+        param = missing[1] if missing else place.rstrip("`") or None
+        raise RequestError(400, f"{param or 'the body'}: {text}", param=param) from None
+    return found, [name for name in given if name not in known]
+
+
+def _check_integers(value: Any, place: str) -> None:
+    """Raise RequestError for an integer that does not fit into 64 bits."""
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            raise RequestError(400, f"{place} is out of range: an integer has at most 64 bits", param=place)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            _check_integers(each, f"{place}.{name}" if place else name)
+    elif isinstance(value, list):
+        for i, each in enumerate(value):
+            _check_integers(each, f"{place}[{i}]")
+
+
+def fields_of(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """The names of a struct's fields, as they stand in JSON."""
+    return frozenset(kind.__struct_encode_fields__)
+
+
+def refuse(request: msgspec.Struct, names: Mapping[str, Iterable[Any]]) -> None:
+    """Raise RequestError for a field of a feature that is not there, unless it has one of the harmless values."""
+    for name, harmless in names.items():
+        value = getattr(request, name)
+        if value is not None and value not in list(harmless):
+            raise RequestError(400, f"{name} is not supported", param=name, code="unsupported_parameter")
+
+
+def texts_of_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose contents are plain texts. Parts are joined; ``developer`` is ``system``.
+
+    Raises RequestError for a part that is not a text, and for a message without a role.
+    """
+    found = []
+    for i, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str):
+            raise RequestError(400, f"messages[{i}] has no role", param=f"messages[{i}].role")
+        if message.get("tool_calls") or role == "tool":
+            raise RequestError(
+                400, "calls of tools are not supported", param=f"messages[{i}]", code="unsupported_parameter"
+            )
+        if isinstance(content, list):
+            content = "".join(_text_of_part(i, j, part) for j, part in enumerate(content))
+        if not isinstance(content, str):
+            raise RequestError(
+                400,
+                f"messages[{i}].content is {type(content).__name__}; expected a text or a list of parts",
+                param=f"messages[{i}].content",
+            )
+        found.append({"role": "system" if role == "developer" else role, "content": content})
+    if not found:
+        raise RequestError(400, "messages is empty; expected one message or more", param="messages")
+    return found
+
+
+def _text_of_part(i: int, j: int, part: Any) -> str:
+    if isinstance(part, dict) and part.get("type") in ("text", "input_text") and isinstance(part.get("text"), str):
+        text: str = part["text"]
+        return text
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    raise RequestError(
+        400,
+        f"messages[{i}].content[{j}] is {kind!r}; this model reads texts only",
+        param=f"messages[{i}].content[{j}]",
+        code="unsupported_content",
+    )
+
+
+@dataclass
+class Answer:
+    """A text that is being written for a client, with its numbers at the end."""
+
+    process: ModelProcess
+    job: wire.TextJob
+    ignored: list[str]
+    text: str = ""
+    logprobs: list[wire.TokenLogprob] = field(default_factory=list)
+    finished: wire.Finished | None = None
+
+    async def pieces(self) -> AsyncIterator[wire.Piece]:
+        """Run the job. Raises RequestError."""
+
+        def make(id: int) -> wire.TextJob:
+            return msgspec.structs.replace(self.job, id=id)
+
+        try:
+            async for event in self.process.run(make):
+                if isinstance(event, wire.Piece):
+                    self.text += event.text
+                    self.logprobs += event.logprobs
+                    yield event
+                elif isinstance(event, wire.Finished):
+                    self.finished = event
+        except (BusyError, JobFailedError, ProcessLostError) as error:
+            raise explain(error) from error
+
+    async def whole(self) -> wire.Finished:
+        """Run the job to its end. Raises RequestError."""
+        async for _ in self.pieces():
+            pass
+        assert self.finished is not None
+        return self.finished
+
+    def timings(self) -> dict[str, Any]:
+        """Where the time went, and on which device: the answer to "why was it slow"."""
+        done, ready = self.finished, self.process.ready
+        if done is None:
+            return {}
+        computed = done.n_prompt - done.n_cached
+        return {
+            "device": ready.device if ready else "",
+            "why": ready.why if ready else "",
+            "queued_ms": round(1e3 * done.queued_seconds, 1),
+            "cache_n": done.n_cached,
+            "prompt_n": computed,
+            "prompt_ms": round(1e3 * done.prompt_seconds, 1),
+            "prompt_per_second": _rate(computed, done.prompt_seconds),
+            "predicted_n": done.n_tokens,
+            "predicted_ms": round(1e3 * done.decode_seconds, 1),
+            "predicted_per_second": _rate(done.n_tokens - 1, done.decode_seconds),
+            "ignored": self.ignored,
+        }
+
+
+def _rate(n: int, seconds: float) -> float:
+    return round(n / seconds, 2) if seconds > 0 and n > 0 else 0.0

@@ -1,0 +1,185 @@
+"""Messages between the front process and the process of a model: MessagePack, each after its length in four bytes."""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+import msgspec
+
+__all__ = [
+    "Cancel",
+    "EmbedJob",
+    "Event",
+    "Failed",
+    "Finished",
+    "Job",
+    "Load",
+    "Order",
+    "Piece",
+    "RankJob",
+    "Ready",
+    "Scores",
+    "TextJob",
+    "TokenLogprob",
+    "Vectors",
+    "decode_event",
+    "decode_order",
+    "encode",
+    "length_of",
+]
+
+_HEADER = 4
+MAX_BYTES = 1 << 30
+
+
+class Load(msgspec.Struct, tag=True):
+    """The first message to a model's process."""
+
+    path: str
+    device: str | None
+    n_ctx: int | None
+    options: dict[str, Any]
+    """Keyword arguments of ``hotshoe.load_model``."""
+
+
+class TextJob(msgspec.Struct, tag=True):
+    """Write a text. Exactly one of ``prompt`` and ``messages`` is given."""
+
+    id: int
+    prompt: str | list[int] | None = None
+    messages: list[dict[str, Any]] | None = None
+    params: dict[str, Any] = {}
+    """Fields of ``SamplingParams``."""
+    json_schema: dict[str, Any] | None = None
+    grammar: str | None = None
+
+
+class EmbedJob(msgspec.Struct, tag=True):
+    """Turn texts into vectors."""
+
+    id: int
+    texts: list[str]
+    truncate: bool = False
+
+
+class RankJob(msgspec.Struct, tag=True):
+    """Score documents by how well they answer a query."""
+
+    id: int
+    query: str
+    documents: list[str]
+    truncate: bool = False
+
+
+class Cancel(msgspec.Struct, tag=True):
+    """End a job: its client has left."""
+
+    id: int
+
+
+class Ready(msgspec.Struct, tag=True):
+    """The model is loaded."""
+
+    task: str
+    """"text", "embedding" or "rerank"."""
+    architecture: str
+    name: str
+    n_ctx: int
+    nbytes: int
+    device: str
+    why: str
+    chats: bool
+    """Whether the model has a chat format."""
+    chat_template: str = ""
+    dim: int = 0
+    """Elements of a vector, of an embedding model."""
+
+
+class TokenLogprob(msgspec.Struct):
+    """A token with its log-probability, and the best other tokens."""
+
+    token: str
+    logprob: float
+    top: list[tuple[str, float]]
+
+
+class Piece(msgspec.Struct, tag=True):
+    """Some of a text: complete characters, which may come from several tokens."""
+
+    id: int
+    text: str
+    logprobs: list[TokenLogprob] = []
+
+
+class Finished(msgspec.Struct, tag=True):
+    """The end of a text, with its numbers."""
+
+    id: int
+    reason: str
+    """"stop", "length", "context" or "cancelled"."""
+    n_prompt: int
+    n_cached: int
+    n_tokens: int
+    queued_seconds: float
+    prompt_seconds: float
+    decode_seconds: float
+    seed: int
+
+
+class Vectors(msgspec.Struct, tag=True):
+    """The vectors of an EmbedJob: float32, little-endian."""
+
+    id: int
+    vectors: list[bytes]
+    n_tokens: int
+
+
+class Scores(msgspec.Struct, tag=True):
+    """The scores of a RankJob, in the order of its documents."""
+
+    id: int
+    scores: list[float]
+    n_tokens: int
+
+
+class Failed(msgspec.Struct, tag=True):
+    """A job, or loading if ``id`` is None, ended with an error."""
+
+    id: int | None
+    kind: str
+    """The class of the error, such as "SamplingError"."""
+    message: str
+    hint: str | None = None
+
+
+Job = Union[TextJob, EmbedJob, RankJob]  # noqa: UP007 | msgspec reads it when the program runs
+Order = Union[Load, TextJob, EmbedJob, RankJob, Cancel]  # noqa: UP007
+Event = Union[Ready, Piece, Finished, Vectors, Scores, Failed]  # noqa: UP007
+
+_encoder = msgspec.msgpack.Encoder()
+_orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+_events: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+
+
+def encode(message: Order | Event) -> bytes:
+    """A message with its length in front."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(_HEADER, "little") + body
+
+
+def length_of(header: bytes) -> int:
+    """The length of the message after this header. Raises ValueError if it is not one of ours."""
+    length = int.from_bytes(header, "little")
+    if length > MAX_BYTES:
+        raise ValueError(f"a message of {length} bytes; expected at most {MAX_BYTES}")
+    return length
+
+
+def decode_order(body: bytes) -> Order:
+    """A message to a model's process."""
+    return _orders.decode(body)
+
+
+def decode_event(body: bytes) -> Event:
+    """A message from a model's process."""
+    return _events.decode(body)

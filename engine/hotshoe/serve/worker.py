@@ -1,0 +1,221 @@
+"""The process of one model: ``python -m hotshoe.serve.worker``. It reads orders from stdin and writes events to stdout.
+
+Each text has a thread; the engine computes all texts that wait in one batch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from hotshoe.serve import wire
+from hotshoe.tasks import Task
+from hotshoe_core.errors import HotshoeError
+
+if TYPE_CHECKING:
+    from hotshoe.runner.embedder import EmbeddingModel
+    from hotshoe.runner.reranker import RerankModel
+    from hotshoe.runner.stream import Stream
+    from hotshoe.runner.text import TextModel
+
+__all__ = ["main"]
+
+_SEQUENCES = 4
+"""The texts of full length for which the cache has room, if no option says otherwise."""
+
+
+class Worker:
+    """Answers the orders of the front process."""
+
+    def __init__(self, orders: BinaryIO, events: BinaryIO) -> None:
+        self._orders = orders
+        self._events = events
+        self._writing = threading.Lock()
+        self._streams: dict[int, Stream | None] = {}
+        """The texts that are being written; None until the prompt is read, or after it was cancelled before that."""
+        self._cancelled: set[int] = set()
+
+    def run(self) -> int:
+        """Load the model, then work until the front process closes stdin."""
+        load = self._read()
+        if not isinstance(load, wire.Load):
+            return 0
+        try:
+            model = _load(load)
+        except Exception as error:
+            self._fail(None, error)
+            return 1
+        self._send(_ready(model))
+        while (order := self._read()) is not None:
+            if isinstance(order, wire.Cancel):
+                self._cancel(order.id)
+            elif not isinstance(order, wire.Load):
+                threading.Thread(target=self._answer, args=(model, order), daemon=True).start()
+        return 0
+
+    def _read(self) -> wire.Order | None:
+        header = self._orders.read(4)
+        if len(header) < 4:
+            return None
+        return wire.decode_order(self._orders.read(wire.length_of(header)))
+
+    def _send(self, event: wire.Event) -> None:
+        with self._writing:
+            self._events.write(wire.encode(event))
+            self._events.flush()
+
+    def _fail(self, id: int | None, error: BaseException) -> None:
+        if not isinstance(error, HotshoeError):
+            import traceback
+
+            traceback.print_exc()  # stderr is the server's log
+        message = error.message if isinstance(error, HotshoeError) else f"{type(error).__name__}: {error}"
+        self._send(wire.Failed(id, type(error).__name__, message, getattr(error, "hint", None)))
+
+    def _answer(self, model: Any, job: wire.Job) -> None:
+        try:
+            _METHODS[type(job)](self, model, job)
+        except BrokenPipeError:  # the front process is gone, and this one is about to end
+            pass
+        except BaseException as error:
+            self._fail(job.id, error)
+
+    def _cancel(self, id: int) -> None:
+        self._cancelled.add(id)
+        if (stream := self._streams.get(id)) is not None:
+            stream.cancel()
+
+    def write_text(self, model: TextModel, job: wire.TextJob) -> None:
+        """Send the pieces of a text as they come, then its end."""
+        _require(model, Task.TEXT)
+        start = time.perf_counter()
+        given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar}
+        if job.messages is not None:
+            stream = model.stream_chat(job.messages, **given, **job.params)
+        else:
+            stream = model.stream(job.prompt or "", **given, **job.params)
+        with stream:
+            self._streams[job.id] = stream
+            try:
+                self._send_pieces(model, stream, job, start)
+            finally:
+                del self._streams[job.id]
+                self._cancelled.discard(job.id)
+
+    def _send_pieces(self, model: TextModel, stream: Stream, job: wire.TextJob, start: float) -> None:
+        if job.id in self._cancelled:
+            stream.cancel()
+        done, n_sent, queued = stream.completion, 0, 0.0
+        while done.finish_reason is None:
+            piece = stream.advance()
+            if len(done.tokens) == 1:
+                queued = max(0.0, time.perf_counter() - start - done.prompt_seconds)
+            if piece:
+                logprobs = [_logprob(model, sampled) for sampled in done.logprobs[n_sent:]]
+                n_sent = len(done.logprobs)
+                self._send(wire.Piece(job.id, piece, logprobs))
+        seconds = queued, done.prompt_seconds, done.decode_seconds
+        counts = done.n_prompt, done.n_cached, len(done.tokens)
+        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, done.seed))
+
+    def embed(self, model: EmbeddingModel, job: wire.EmbedJob) -> None:
+        """Send the vectors of texts."""
+        _require(model, Task.EMBEDDING)
+        vectors = model.embed(job.texts, truncate=job.truncate)
+        n = sum(min(len(model.tokenizer.encode(text)), model.n_ctx) for text in job.texts)
+        self._send(wire.Vectors(job.id, [v.astype("<f4").tobytes() for v in vectors], n))
+
+    def rank(self, model: RerankModel, job: wire.RankJob) -> None:
+        """Send the scores of documents."""
+        _require(model, Task.RERANK)
+        scores = model.scores([(job.query, document) for document in job.documents], truncate=job.truncate)
+        texts = [job.query] * len(job.documents) + job.documents
+        n = sum(len(model.tokenizer.encode(text)) for text in texts)
+        self._send(wire.Scores(job.id, [float(score) for score in scores], n))
+
+
+_METHODS: dict[type, Callable[[Worker, Any, Any], None]] = {
+    wire.TextJob: Worker.write_text,
+    wire.EmbedJob: Worker.embed,
+    wire.RankJob: Worker.rank,
+}
+
+
+def _load(load: wire.Load) -> Any:
+    """Load the model. Options of the cache apply to text models only, which by default hold several texts."""
+    import hotshoe
+    from hotshoe.load_request import ONLY_TEXT, model_class_of, open_file
+
+    with open_file(load.path) as file:
+        is_text = model_class_of(file).task is Task.TEXT
+    options = {name: value for name, value in load.options.items() if is_text or name not in ONLY_TEXT}
+    if is_text:
+        options = {"n_sequences": _SEQUENCES} | options
+    return hotshoe.load_model(load.path, load.device, n_ctx=load.n_ctx if is_text else None, **options)
+
+
+def _ready(model: Any) -> wire.Ready:
+    task = _task(model)
+    template = ""
+    if task is Task.TEXT:
+        try:
+            template = model.chat_template.source
+        except HotshoeError:
+            template = ""
+    return wire.Ready(
+        task=task.value,
+        architecture=model.metadata.architecture,
+        name=str(model.metadata.get("general.name", "")),
+        n_ctx=model.n_ctx,
+        nbytes=model.nbytes,
+        device=model.device.name,
+        why=model.why,
+        chats=bool(template),
+        chat_template=template,
+        dim=model.dim if task is Task.EMBEDDING else 0,
+    )
+
+
+def _task(model: Any) -> Task:
+    from hotshoe.runner.embedder import EmbeddingModel
+    from hotshoe.runner.reranker import RerankModel
+
+    return (
+        Task.EMBEDDING
+        if isinstance(model, EmbeddingModel)
+        else Task.RERANK
+        if isinstance(model, RerankModel)
+        else Task.TEXT
+    )
+
+
+def _require(model: Any, task: Task) -> None:
+    """Raise WrongTaskError unless the model is for this task."""
+    from hotshoe_core.errors import ModelError
+
+    if (found := _task(model)) is not task:
+        raise ModelError(f"the request needs {task.description}; this one is {found.description}")
+
+
+def _logprob(model: TextModel, sampled: Any) -> wire.TokenLogprob:
+    def text(id: int) -> str:
+        return model.tokenizer.decode([id], skip_special=False)
+
+    return wire.TokenLogprob(text(sampled.id), sampled.logprob, [(text(id), value) for id, value in sampled.top])
+
+
+def main() -> int:
+    """Work for the front process, whose pipes are stdin and stdout. What else is printed goes to stderr."""
+    orders, events = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    code = Worker(orders, events).run()
+    sys.stderr.flush()
+    os._exit(code)  # texts that are being written have no reader any more
+
+
+if __name__ == "__main__":
+    main()
