@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Rules, expert_keys, interleave, make_layout, read_sizes
+from hotshoe.convert._settings import Settings
 from hotshoe.convert.mamba2 import CONTEXT, mamba2_recipes, refuse_time_step_limit
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     kinds = _kinds(checkpoint)
-    checkpoint = replace(checkpoint, config=checkpoint.config | {"num_hidden_layers": len(kinds)})
+    checkpoint = replace(checkpoint, config=Settings(checkpoint.config | {"num_hidden_layers": len(kinds)}))
     checkpoint.require("mlp_hidden_act", "relu2", "relu2")
     checkpoint.require("mamba_hidden_act", "silu", "silu")
     for name in ("use_bias", "mamba_proj_bias"):

@@ -50,7 +50,8 @@ class OneHalf(nn.Block):
 
     def __call__(self, x: Tensor, batch: Batch, view: Any) -> Tensor:
         y = self.norm(x)
-        return x + (self.half(y) if view is None else self.half(y, batch, view))
+        y = self.half(y) if view is None else self.half(y, batch, view)
+        return x + y
 
 
 def choose_half(config: Any, layer: int, mlp: type[nn.Module]) -> type[nn.Module]:
