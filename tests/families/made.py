@@ -84,7 +84,7 @@ class Made:
 
     def open(self, path: Path, device: str = "reference", **options: Any) -> Any:
         """Another file as a new model, which the caller closes."""
-        common = {} if self.is_encoder else {"kv_dtype": "f32", "n_ctx": 4 * self.row.n_tokens}
+        common: dict[str, Any] = {} if self.is_encoder else {"kv_dtype": "f32", "n_ctx": 4 * self.row.n_tokens}
         return hotshoe.load_model(path, device, **common | options)
 
     def run_once(self) -> None:
@@ -155,7 +155,9 @@ class Made:
     @property
     def config(self) -> Any:
         """The config of transformers."""
-        return self._oracle.config.get_text_config()
+        config = self._oracle.config.get_text_config()
+        config.allow_global_per_layer_attribute_access = True  # some sizes differ from layer to layer
+        return config
 
     def weights_without_effect(self) -> list[str]:
         """The weights in transformers, or single experts, that do not move the result; without ``row.unused``."""
