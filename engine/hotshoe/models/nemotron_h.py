@@ -49,7 +49,7 @@ class OneHalf(nn.Block):
         return spec
 
     def __call__(self, x: Tensor, batch: Batch, view: Any) -> Tensor:
-        y = self.norm(x)
+        y: Tensor = self.norm(x)
         y = self.half(y) if view is None else self.half(y, batch, view)
         return x + y
 
