@@ -160,7 +160,7 @@ def _call(i: int, j: int, call: Any) -> dict[str, Any]:
 
 
 def tools_of(tools: list[Any] | None) -> list[dict[str, Any]] | None:
-    """The tools of a request; None if there are none. Raises RequestError unless each is a function with a name."""
+    """The tools of a request; None if it has no tools. Raises RequestError unless each is a function with a name."""
     for i, tool in enumerate(tools or ()):
         function = (
             tool.get("function") if isinstance(tool, dict) and tool.get("type", "function") == "function" else None
