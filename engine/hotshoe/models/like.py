@@ -1,4 +1,4 @@
-"""Architectures of GGUF that compute what another one does, but for a detail: one table."""
+"""Architectures of GGUF that compute the same as another one, or nearly: one table."""
 
 from __future__ import annotations
 
