@@ -51,12 +51,5 @@ ROWS: dict[str, Row] = {
     "qwen2-yarn": Row("Qwen2ForCausalLM", "qwen2", {"rope_parameters": YARN}),
     "qwen3": Row("Qwen3ForCausalLM", "qwen3", {"head_dim": 32}),
     "qwen3-tied": Row("Qwen3ForCausalLM", "qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
-    "gemma3": Row(
-        "Gemma3ForCausalLM",
-        "gemma3",
-        {"head_dim": 32, "sliding_window": 8, "num_hidden_layers": 7, "query_pre_attn_scalar": 32},
-        cut=("token_embd.weight",),
-        llamacpp_bound=1e-4,  # GELU
-    ),
     "phi3": Row("Phi3ForCausalLM", "phi3", {"original_max_position_embeddings": 256, "sliding_window": None}),
 }
