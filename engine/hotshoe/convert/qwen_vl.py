@@ -21,7 +21,9 @@ def describe_2(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     text = checkpoint.text(*_ENCODERS)
     rope = read_rope(text, "linear", "yarn")
-    return describe_qwen2(text, "qwen2vl", rope, {"rope.dimension_sections": rope.sections(16, 24, 24)})
+    return describe_qwen2(
+        text, "qwen2vl", rope, {"rope.dimension_sections": rope.sections(16, 24, 24, interleaved=False)}
+    )
 
 
 def describe_3(checkpoint: Checkpoint) -> FileLayout:
@@ -29,7 +31,10 @@ def describe_3(checkpoint: Checkpoint) -> FileLayout:
     text = checkpoint.text(*_ENCODERS)
     rope = read_rope(text, "linear", "yarn")
     return describe_qwen3(
-        text, "qwen3vl", rope, _keys(checkpoint) | {"rope.dimension_sections": rope.sections(24, 20, 20)}
+        text,
+        "qwen3vl",
+        rope,
+        _keys(checkpoint) | {"rope.dimension_sections": rope.sections(24, 20, 20, interleaved=True)},
     )
 
 
@@ -38,7 +43,7 @@ def describe_3_moe(checkpoint: Checkpoint) -> FileLayout:
     text = checkpoint.text(*_ENCODERS)
     text.require("norm_topk_prob", True, True)
     rope = read_rope(text, "linear", "yarn")
-    keys = _keys(checkpoint) | {"rope.dimension_sections": rope.sections(24, 20, 20)}
+    keys = _keys(checkpoint) | {"rope.dimension_sections": rope.sections(24, 20, 20, interleaved=True)}
     return describe_qwen3moe(text, "qwen3vlmoe", rope, keys, _transposed(text))
 
 
