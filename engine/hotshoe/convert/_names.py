@@ -179,9 +179,9 @@ NAMES: Names = {
 
 
 # modules around the whole model; checkpoints of the same model have them or not
-_WRAPPERS = re.compile(r"(?:(?:model|language_model|backbone|bert|roberta|encoder)\.)*")
-_LAYER = re.compile(r"layers?\.(\d{1,9})\.")
-_BEFORE_NUMBER = re.compile(r"[\w.]*?layers?\.(?=\d)")
+_WRAPPERS = re.compile(r"(?:(?:model|language_model|transformer|backbone|bert|roberta|encoder)\.)*")
+_LAYER = re.compile(r"(?:layers?|h)\.(\d{1,9})\.")
+_BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?h)\.(?=\d)")
 _EXPERT = re.compile(r"(?<=\.experts)\.(\d{1,9})(?=\.)")
 _KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # gamma, beta: ported from TensorFlow
 
