@@ -15,7 +15,7 @@ from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout, Rope
 
-__all__ = ["describe", "describe_latent"]
+__all__ = ["describe", "describe_latent", "latent_recipes"]
 
 _GATING = {"softmax": gguf.ExpertGatingFuncType.SOFTMAX, "sigmoid": gguf.ExpertGatingFuncType.SIGMOID}
 
@@ -60,18 +60,23 @@ def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> 
     share = rope.number("partial_rotary_factor", rotated / (plain + rotated))
     if share not in (1.0, rotated / (plain + rotated)):
         raise checkpoint.refusal(f"partial_rotary_factor is {share}, but RoPE rotates {rotated} of {plain + rotated}")
-    heads, stored = (sizes.n_heads, plain + v, kv), (sizes.n_heads * (plain + v), kv)
     # layers that predict more than one token ahead are for training and are not written
     n_extra = min(checkpoint.count("num_nextn_predict_layers"), len(checkpoint.tensors))
     rules = Rules(
         required=["exp_probs_b.bias"] if _is_v3(checkpoint) else (),
-        recipes={
-            "attn_k_b.weight": Recipe(lambda value: value.reshape(heads)[:, :plain].swapaxes(1, 2), stored),
-            "attn_v_b.weight": Recipe(lambda value: value.reshape(heads)[:, plain:], stored),
-        },
+        recipes=latent_recipes(sizes.n_heads, plain, v, kv),
         ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(n_extra)),
     )
     return make_layout(checkpoint, arch, keys, rules, vocab=sizes.vocab)
+
+
+def latent_recipes(n_heads: int, plain: int, v: int, kv: int) -> dict[str, Recipe]:
+    """Split the matrix that expands a latent of ``kv`` elements to ``plain`` of each key and ``v`` of each value."""
+    heads, stored = (n_heads, plain + v, kv), (n_heads * (plain + v), kv)
+    return {
+        "attn_k_b.weight": Recipe(lambda value: value.reshape(heads)[:, :plain].swapaxes(1, 2), stored),
+        "attn_v_b.weight": Recipe(lambda value: value.reshape(heads)[:, plain:], stored),
+    }
 
 
 def _mixture_keys(checkpoint: Checkpoint, n_experts: int) -> dict[str, Any]:
