@@ -131,7 +131,7 @@ def test_values_of_the_cpu_lie_where_the_device_reads_them_best(monkeypatch: pyt
     monkeypatch.setattr(scheduler, "lib", lambda: watched)
     with load_all().open("rpc:0,cpu") as backend:
         device, _ = backend.units  # type: ignore[attr-defined]
-        assert device.host_buffer_type == ffi.NULL, "over a network there is none"
+        assert device.host_buffer_type == ffi.NULL, "a network has no such memory"
         device.host_buffer_type = pinned = ffi.cast("ggml_backend_buffer_type_t", 64)
         with backend.new_context() as ctx:
             x = ctx.input("x", (2, 4))
