@@ -18,6 +18,7 @@ import pytest
 import hotshoe
 from hotshoe.cli import main
 from hotshoe.dialects import DIALECTS, translate
+from hotshoe.loading import task_of
 from hotshoe.runner.text import TextModel
 from hotshoe.tasks import Task
 from hotshoe_core.errors import ModelFileError
@@ -206,13 +207,14 @@ FILES: dict[str, Ollama] = {
         "nemotron_h_moe",
         lacks=("moe_latent_size",),
         tensors={".ffn_latent_down.": ".ffn_latent_in.", ".ffn_latent_up.": ".ffn_latent_out."},
+        row="nemotron_h_moe-latent",
     ),
 }
 
 
 def results(path: Path) -> np.ndarray[Any, Any]:
     """Logits, or the vector of a text."""
-    options: dict[str, Any] = {"kv_dtype": "f32"} if hotshoe.task_of(path) is Task.TEXT else {}
+    options: dict[str, Any] = {"kv_dtype": "f32"} if task_of(path) is Task.TEXT else {}
     with hotshoe.load_model(path, "reference", **options) as model:
         return model.logits(IDS) if isinstance(model, TextModel) else model._compute([IDS])
 
