@@ -65,6 +65,7 @@ def test_minilm_gives_transformers_vectors(minilm_gguf: Callable[[str], Path], m
 def test_a_prompt_of_qwen35_is_no_loop_over_tokens(tmp_path: Path) -> None:
     """24 delta layers and 8 with attention, 512 tokens: a step at a time, each delta layer had 15,370 nodes."""
     row = ROWS["qwen35"]
-    folder = make_folder(replace(row, config={**row.config, "num_hidden_layers": 32}), tmp_path / "hf")
-    with hotshoe.load_model(convert(folder, tmp_path / "m.gguf", "f32"), "mlx:cpu", n_ctx=512) as model:
+    config = {**row.config, "num_hidden_layers": 32, "max_position_embeddings": 512}
+    folder = make_folder(replace(row, config=config), tmp_path / "hf")
+    with hotshoe.load_model(convert(folder, tmp_path / "m.gguf", "f32"), "mlx:cpu") as model:
         assert 2000 < len(model.placements(512).nodes) < 12_000
