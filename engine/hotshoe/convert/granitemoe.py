@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotshoe.convert import Rules, expert_keys, interleave, make_layout, read_rope, read_sizes
+from hotshoe.convert.granite import SCALES
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -12,12 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["describe"]
 
-_SCALES = {
-    "attention_multiplier": "attention.scale",
-    "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale",
-    "logits_scaling": "logit_scale",
-}
 _NAMES: Names = {
     "layers.block_sparse_moe.router.layer": "ffn_gate_inp",
     "layers.block_sparse_moe.input_linear": ("ffn_gate_exps", "ffn_up_exps"),
@@ -35,7 +30,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("attention_bias", False, False)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys(heads=False) | rope.keys() | expert_keys(checkpoint, "num_local_experts", used=2)
-    keys |= {key: checkpoint.number(name, 1.0) for name, key in _SCALES.items()}
+    keys |= {key: checkpoint.number(name, 1.0) for name, key in SCALES.items()}
     keys |= {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim}
     shared = checkpoint.config.get("shared_intermediate_size")
     if shared:
