@@ -134,4 +134,18 @@ ROWS: dict[str, Row] = {
         weights=_DELTA_WEIGHTS,
         no_shift=RECURRENT,
     ),
+    "mamba2-one-group": Row(
+        "Mamba2ForCausalLM",
+        "mamba2",
+        {"num_attention_heads": ..., "num_key_value_heads": ..., "intermediate_size": ..., "num_heads": 8}
+        | {"head_dim": 16, "state_size": 16, "n_groups": 1, "expand": 2, "conv_kernel": 4},
+        weights={"A_log": coarse},
+        no_shift=RECURRENT,
+    ),
+    "lfm2-attention-at-the-ends": Row(
+        "Lfm2ForCausalLM",
+        "lfm2",
+        {"layer_types": ["full_attention", "conv", "full_attention"], "block_multiple_of": 32, "conv_L_cache": 3},
+        no_shift=RECURRENT,
+    ),
 }

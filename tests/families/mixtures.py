@@ -67,7 +67,20 @@ ROWS: dict[str, Row] = {
     "deepseek-v2-lite": Row(
         "DeepseekV2ForCausalLM",
         "deepseek2",
-        _MLA | {"q_lora_rank": None, "n_routed_experts": 4, "n_shared_experts": 2, "n_group": 1, "topk_group": 1},
+        _MLA
+        | {"q_lora_rank": None, "n_routed_experts": 4, "n_shared_experts": 2, "n_group": 1, "topk_group": 1}
+        | {"first_k_dense_replace": 0, "routed_scaling_factor": 3.0}
+        | {"rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}},
+        llamacpp="it takes one matrix for the queries only in models of 27 layers",
+        excused={"kv heads": "all heads read one latent"},
+    ),
+    "deepseek-v3-one-query-matrix": Row(
+        "DeepseekV3ForCausalLM",
+        "deepseek2",
+        _MLA
+        | {"q_lora_rank": None, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1}
+        | {"norm_topk_prob": False, "scoring_func": "sigmoid", "rope_parameters": YARN},
+        n_tokens=60,
         llamacpp="it takes one matrix for the queries only in models of 27 layers",
         excused={"kv heads": "all heads read one latent"},
     ),

@@ -110,6 +110,27 @@ NAMES: Names = {
     "layers.mixer.D": "ssm_d",
     "layers.mixer.norm": "ssm_norm",
     "layers.mixer.out_proj": "ssm_out",
+    "layers.mixer.q_proj": "attn_q",
+    "layers.mixer.k_proj": "attn_k",
+    "layers.mixer.v_proj": "attn_v",
+    "layers.mixer.o_proj": "attn_output",
+    "layers.mixer.up_proj": "ffn_up",
+    "layers.mixer.down_proj": "ffn_down",
+    "layers.mixer.gate": "ffn_gate_inp",
+    "layers.mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "layers.mixer.experts.up_proj": "ffn_up_exps",
+    "layers.mixer.experts.down_proj": "ffn_down_exps",
+    "layers.mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "layers.mixer.shared_experts.down_proj": "ffn_down_shexp",
+    "layers.mixer.fc1_latent_proj": "ffn_latent_down",
+    "layers.mixer.fc2_latent_proj": "ffn_latent_up",
+    "layers.mamba.in_proj": "ssm_in",
+    "layers.mamba.conv1d": "ssm_conv1d",
+    "layers.mamba.dt_bias": "ssm_dt.bias",
+    "layers.mamba.A_log": "ssm_a",
+    "layers.mamba.D": "ssm_d",
+    "layers.mamba.norm": "ssm_norm",
+    "layers.mamba.out_proj": "ssm_out",
     # gated delta nets
     "layers.linear_attn.in_proj_qkv": "attn_qkv",
     "layers.linear_attn.in_proj_z": "attn_gate",
@@ -163,9 +184,9 @@ NAMES: Names = {
 
 
 # modules around the whole model; checkpoints of the same model have them or not
-_WRAPPERS = re.compile(r"(?:(?:model|language_model|backbone|bert|roberta|encoder)\.)*")
-_LAYER = re.compile(r"layers?\.(\d{1,9})\.")
-_BEFORE_NUMBER = re.compile(r"[\w.]*?layers?\.(?=\d)")
+_WRAPPERS = re.compile(r"(?:(?:model|language_model|transformer|backbone|bert|roberta|encoder)\.)*")
+_LAYER = re.compile(r"(?:layers?|h)\.(\d{1,9})\.")
+_BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?h)\.(?=\d)")
 _EXPERT = re.compile(r"(?<=\.experts)\.(\d{1,9})(?=\.)")
 _KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # gamma, beta: ported from TensorFlow
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models import llama
-from hotshoe.nn import GatedMLP, TextConfig, key, layers, rope_key, submodule
+from hotshoe.models import granitemoe
+from hotshoe.nn import GatedMLP, TextConfig, key, layers, rope_key, submodule, tensor
+from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 
 
@@ -25,35 +25,16 @@ class Config(TextConfig):
         return self.rope if self.has_rope else None
 
 
-class Attention(llama.Attention):
-    @property
-    def scale(self) -> float:
-        return self.config.attention_scale or super().scale
+class Attention(granitemoe.Attention):
+    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="div", optional=True, of_model=True)
 
 
-class ScaledBlock(nn.TransformerBlock):
+class Block(granitemoe.ScaledBlock):
     attention: Attention = submodule()
-
-    @property
-    def residual_scale(self) -> float:
-        return self.config.residual_scale or 1.0
-
-
-class ScaledDecoder(nn.Decoder):
-    @property
-    def embedding_scale(self) -> float:
-        return self.config.embedding_scale or 1.0
-
-    @property
-    def logit_scale(self) -> float:
-        return 1.0 / self.config.logit_divisor
-
-
-class Block(ScaledBlock):
     mlp: GatedMLP = submodule()
 
 
-class Model(ScaledDecoder):
+class Model(granitemoe.ScaledDecoder):
     config: Config
     blocks: list[Block] = layers("blk")
 

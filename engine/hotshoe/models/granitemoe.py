@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models.granite import ScaledBlock, ScaledDecoder
 from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, rope_key, submodule
 from hotshoe_core.ops import RoPE
 
@@ -21,7 +21,30 @@ class Config(ExpertConfig):
     logit_divisor: float = key("logit_scale", minimum=1e-6)
 
 
+class Attention(nn.Attention):
+    @property
+    def scale(self) -> float:
+        return self.config.attention_scale or super().scale
+
+
+class ScaledBlock(nn.TransformerBlock):
+    @property
+    def residual_scale(self) -> float:
+        return self.config.residual_scale or 1.0
+
+
+class ScaledDecoder(nn.Decoder):
+    @property
+    def embedding_scale(self) -> float:
+        return self.config.embedding_scale or 1.0
+
+    @property
+    def logit_scale(self) -> float:
+        return 1.0 / (self.config.logit_divisor or 1.0)
+
+
 class Block(ScaledBlock):
+    attention: Attention = submodule()
     mlp: MixtureOfExperts = submodule()
 
 
