@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.families.dense import YARN
+import numpy as np
+
+from tests.families.dense import MINISTRAL, YARN
 from tests.families.row import Row
+from tests.support.tiny_bert import edit_json
 
 _MLA: dict[str, Any] = {
     "num_key_value_heads": 4,
@@ -43,6 +46,22 @@ _GRANITE: dict[str, Any] = {
 }
 
 ROWS: dict[str, Row] = {
+    "mistral4": Row(
+        "Mistral4ForCausalLM",
+        "mistral4",
+        _MLA
+        | {"q_lora_rank": 16, "n_routed_experts": 8, "n_shared_experts": 1, "norm_topk_prob": True}
+        | {"rope_parameters": MINISTRAL | {"partial_rotary_factor": 8 / 24}},
+        n_tokens=60,
+        # llama.cpp's converter knows no text model of that name
+        prepare=lambda folder: edit_json(folder, "config.json", architectures=["Mistral3ForConditionalGeneration"]),
+        # llama.cpp's converter forgets the scaling of queries by position, which its reader knows
+        keys={
+            "mistral4.attention.temperature_scale": float(np.float32(0.1)),
+            "mistral4.attention.temperature_length": 16,
+        },
+        excused={"kv heads": "all heads read one latent"},
+    ),
     "mixtral": Row("MixtralForCausalLM", "llama", {"head_dim": 24, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3moe": Row(
         "Qwen3MoeForCausalLM",

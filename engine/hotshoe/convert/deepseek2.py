@@ -25,8 +25,10 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     return describe_latent(checkpoint, "deepseek2", {})
 
 
-def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> FileLayout:
-    """Describe the file of a model with this attention. ``more``: keys of variants."""
+def describe_latent(
+    checkpoint: Checkpoint, arch: str, more: dict[str, Any], names: dict[str, str] | None = None
+) -> FileLayout:
+    """Describe the file of a model with this attention. ``more``: keys of variants. ``names``: as of Rules."""
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("attention_bias", False, False)
     checkpoint.require("mlp_bias", False, False)
@@ -65,6 +67,7 @@ def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> 
     rules = Rules(
         required=["exp_probs_b.bias"] if _is_v3(checkpoint) else (),
         recipes=latent_recipes(sizes.n_heads, plain, v, kv),
+        names=names or {},
         ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(n_extra)),
     )
     return make_layout(checkpoint, arch, keys, rules, vocab=sizes.vocab)
