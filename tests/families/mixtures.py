@@ -45,7 +45,33 @@ _GRANITE: dict[str, Any] = {
     "logits_scaling": 4.0,
 }
 
+_DSA: dict[str, Any] = {
+    **_MLA,
+    "q_lora_rank": 16,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 2.5,
+    "index_topk": 256,
+    "index_head_dim": 16,
+    "index_n_heads": 4,
+    "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
+}
+
 ROWS: dict[str, Row] = {
+    "deepseek-v3.2": Row(
+        "DeepseekV32ForCausalLM",
+        "deepseek32",
+        _DSA | {"n_group": 4, "topk_group": 2},
+        unused=("*.indexer.*",),  # it chooses all tokens of short texts
+        excused={"kv heads": "all heads read one latent"},
+    ),
+    "glm-5": Row(
+        "GlmMoeDsaForCausalLM",
+        "glm-dsa",
+        _DSA | {"indexer_types": ["full", "shared", "full"]},
+        unused=("*.indexer.*",),
+        excused={"kv heads": "all heads read one latent"},
+    ),
     "mistral4": Row(
         "Mistral4ForCausalLM",
         "mistral4",
