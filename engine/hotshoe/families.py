@@ -91,10 +91,14 @@ def find_model(metadata: Metadata) -> type[Module]:
     try:
         family = find(MODELS, architecture)
     except UnknownArchitectureError:
+        from hotshoe.refused_families import REFUSED
+
         # A file's architecture is not misspelt, so a similar name ("qwen2" for "qwen2vl") is another architecture.
+        why = REFUSED.get(architecture)
+        listed = "docs/families.md lists all" if why else f"implemented: {', '.join(names(MODELS))}"
         raise UnknownArchitectureError(
-            f"no model implements the architecture {architecture[:60]!r}",
-            hint=f"a package can add it, see docs/models.md; implemented: {', '.join(sorted(names(MODELS)))}",
+            f"no model implements the architecture {architecture[:60]!r}{f': {why}' if why else ''}",
+            hint=f"a package can add it, see docs/models.md; {listed}",
         ) from None
     if not isinstance(family, Family):
         raise ModelDefinitionError(

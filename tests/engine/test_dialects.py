@@ -158,7 +158,11 @@ FILES: dict[str, Ollama] = {
         tensors={".attn_gate.": ".attn_g."},
     ),
     "gemma4": Ollama(
-        "gemma4", "gemma4", tensors={".ffn_down_exps.scale": ".ffn_gate_inp.per_expert_scale"}, tower=True
+        "gemma4",
+        "gemma4",
+        tensors={".ffn_down_exps.scale": ".ffn_gate_inp.per_expert_scale"},
+        tower=True,
+        row="gemma4-experts",
     ),
     "qwen25vl": Ollama(
         "qwen2vl",

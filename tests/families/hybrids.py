@@ -35,36 +35,6 @@ _EXPERTS = {
 _PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 _SECTIONS = {"rope_parameters": _PARTIAL | {"mrope_section": [3, 3, 2], "mrope_interleaved": True}}
 
-_NEMOTRON = {
-    "head_dim": 24,
-    "mamba_num_heads": 8,
-    "mamba_head_dim": 16,
-    "ssm_state_size": 16,
-    "n_groups": 2,
-    "conv_kernel": 4,
-    "layer_norm_epsilon": 1e-5,
-    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"] * 2,
-    "time_step_min": 1e-30,  # transformers takes larger time steps instead of those below; NVIDIA's own code does not
-    "time_step_floor": 1e-30,
-    "n_routed_experts": 6,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 24,
-    "moe_shared_expert_intermediate_size": 40,
-    "routed_scaling_factor": 2.5,
-}
-
-
-def _without_experts(folder: Path) -> None:
-    """Nemotron-H as it is published: transformers 5 writes settings of experts that it does not have.
-
-    Without model_type, llama.cpp's converter reads config.json without transformers.
-    """
-    path = folder / "config.json"
-    gone = ("expert", "moe", "routed", "norm_topk", "n_group", "topk_group", "layers_block", "model_type")
-    config = {k: v for k, v in json.loads(path.read_text()).items() if k == "n_groups" or not k.startswith(gone)}
-    config = {k: v for k, v in config.items() if "expert" not in k}
-    path.write_text(json.dumps(config | {"hybrid_override_pattern": "M-*-" * 2, "num_hidden_layers": 8}))
-
 
 def _as_published(folder: Path) -> None:
     """Write what Kimi's checkpoints have and transformers does not write: settings, and the names of dense layers."""
@@ -162,29 +132,6 @@ ROWS: dict[str, Row] = {
         "qwen3next",
         _DELTA | _EXPERTS | {"rope_parameters": _PARTIAL},
         weights=_DELTA_WEIGHTS,
-        no_shift=RECURRENT,
-    ),
-    "nemotron_h": Row(
-        "NemotronHForCausalLM",
-        "nemotron_h",
-        _NEMOTRON
-        | {"num_hidden_layers": ..., "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"] * 2},
-        prepare=_without_experts,
-        weights={"A_log": coarse},
-        no_shift=RECURRENT,
-    ),
-    "nemotron_h_moe": Row(
-        "NemotronHForCausalLM",
-        "nemotron_h_moe",
-        _NEMOTRON | {"num_hidden_layers": ...},
-        weights={"A_log": coarse},
-        no_shift=RECURRENT,
-    ),
-    "nemotron_h_moe-latent": Row(
-        "NemotronHForCausalLM",
-        "nemotron_h_moe",
-        _NEMOTRON | {"num_hidden_layers": ..., "moe_latent_size": 32},
-        weights={"A_log": coarse},
         no_shift=RECURRENT,
     ),
     "mamba2-one-group": Row(

@@ -117,6 +117,13 @@ NAMES: Names = {
     "layers.mixer.shared_experts.down_proj": "ffn_down_shexp",
     "layers.mixer.fc1_latent_proj": "ffn_latent_down",
     "layers.mixer.fc2_latent_proj": "ffn_latent_up",
+    "layers.mamba.in_proj": "ssm_in",
+    "layers.mamba.conv1d": "ssm_conv1d",
+    "layers.mamba.dt_bias": "ssm_dt.bias",
+    "layers.mamba.A_log": "ssm_a",
+    "layers.mamba.D": "ssm_d",
+    "layers.mamba.norm": "ssm_norm",
+    "layers.mamba.out_proj": "ssm_out",
     # gated delta nets
     "layers.linear_attn.in_proj_qkv": "attn_qkv",
     "layers.linear_attn.in_proj_z": "attn_gate",

@@ -63,11 +63,12 @@ class Stream:
     another thread than the one that reads the stream.
     """
 
-    def __init__(self, engine: Engine, generation: Generation, tokenizer: Tokenizer) -> None:
+    def __init__(self, engine: Engine, generation: Generation, tokenizer: Tokenizer, skip_special: bool = True) -> None:
+        """skip_special: leave control, unknown and unused tokens out of the text."""
         self._engine = engine
         self._generation = generation
         self._params = generation.sampler.params
-        self._decoder = tokenizer.stream()
+        self._decoder = tokenizer.stream(skip_special)
         self._matcher = StopMatcher(self._params.stop)
         self.completion = Completion(n_prompt=generation.n_prompt, seed=generation.sampler.seed)
 

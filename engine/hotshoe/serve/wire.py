@@ -7,6 +7,7 @@ from typing import Any, Union
 import msgspec
 
 __all__ = [
+    "CallMade",
     "Cancel",
     "EmbedJob",
     "Event",
@@ -52,6 +53,9 @@ class TextJob(msgspec.Struct, tag=True):
     """Fields of ``SamplingParams``."""
     json_schema: dict[str, Any] | None = None
     grammar: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    template_options: dict[str, Any] = {}
+    """More variables for the chat template."""
 
 
 class EmbedJob(msgspec.Struct, tag=True):
@@ -91,6 +95,10 @@ class Ready(msgspec.Struct, tag=True):
     chats: bool
     """Whether the model has a chat format."""
     chat_template: str = ""
+    calls: bool = False
+    """Whether the chat format has tools, and their calls can be read."""
+    thinks: bool = False
+    """Whether the chat format has reasoning that can be read."""
     dim: int = 0
     """Elements of a vector, of an embedding model."""
 
@@ -109,6 +117,17 @@ class Piece(msgspec.Struct, tag=True):
     id: int
     text: str
     logprobs: list[TokenLogprob] = []
+    kind: str = "content"
+    """"content" or "reasoning"."""
+
+
+class CallMade(msgspec.Struct, tag=True):
+    """The model calls a tool."""
+
+    id: int
+    name: str
+    arguments: str
+    """A JSON object."""
 
 
 class Finished(msgspec.Struct, tag=True):
@@ -154,7 +173,7 @@ class Failed(msgspec.Struct, tag=True):
 
 Job = Union[TextJob, EmbedJob, RankJob]  # noqa: UP007 | msgspec reads it when the program runs
 Order = Union[Load, TextJob, EmbedJob, RankJob, Cancel]  # noqa: UP007
-Event = Union[Ready, Piece, Finished, Vectors, Scores, Failed]  # noqa: UP007
+Event = Union[Ready, Piece, CallMade, Finished, Vectors, Scores, Failed]  # noqa: UP007
 
 _encoder = msgspec.msgpack.Encoder()
 _orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
