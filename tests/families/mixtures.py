@@ -52,7 +52,7 @@ _DSA: dict[str, Any] = {
     "n_shared_experts": 1,
     "routed_scaling_factor": 2.5,
     "index_topk": 256,
-    "index_head_dim": 16,
+    "index_head_dim": 64,
     "index_n_heads": 4,
     "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
 }
@@ -62,14 +62,21 @@ ROWS: dict[str, Row] = {
         "DeepseekV32ForCausalLM",
         "deepseek32",
         _DSA | {"n_group": 4, "topk_group": 2},
+        n_tokens=60,
+        keys={"deepseek32.expert_gating_func": 2},  # llama.cpp's reader requires it, but config.json may lack it
         unused=("*.indexer.*",),  # it chooses all tokens of short texts
+        optional=("blk.*.indexer.*",),
         excused={"kv heads": "all heads read one latent"},
     ),
     "glm-5": Row(
         "GlmMoeDsaForCausalLM",
         "glm-dsa",
-        _DSA | {"indexer_types": ["full", "shared", "full"]},
+        # transformers takes 1e-6 in two norms, whatever config.json says
+        _DSA | {"indexer_types": ["full", "shared", "full"], "rms_norm_eps": 1e-6},
+        n_tokens=60,
+        keys={"glm-dsa.expert_gating_func": 2},  # llama.cpp's reader knows it for this architecture
         unused=("*.indexer.*",),
+        optional=("blk.*.indexer.*",),
         excused={"kv heads": "all heads read one latent"},
     ),
     "mistral4": Row(
