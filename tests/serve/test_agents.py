@@ -34,7 +34,7 @@ def program(name: str) -> str:
 
 def two_calls(path: Path, tool: str, argument: str, more: str = "") -> Path:
     """A model that looks at a file and writes another, and then says so."""
-    calls = []
+    calls: list[str] = []
     for command in ("cat a.txt", "echo hotshoe > b.txt"):
         call = f'{{"name": "{tool}", "arguments": {{"{argument}": "{command}"{more}}}}}'
         calls += [f"<tool_call>{len(calls) * ' '}", call, f"</tool_call>{len(calls) * ' '}"]
