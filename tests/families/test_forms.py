@@ -77,8 +77,9 @@ def test_vectors_with_an_axis_of_length_1(made: Made, main_device: str) -> None:
     [
         joined("attn_q", "attn_k", "attn_v", whole="attn_qkv"),
         joined("ffn_gate", "ffn_up", whole="ffn_up"),
+        joined("ffn_gate_exps", "ffn_up_exps", whole="ffn_gate_up_exps"),
     ],
-    ids=["qkv", "gate_up"],
+    ids=["qkv", "gate_up", "gate_up_exps"],
 )
 def test_matrices_in_one_tensor(made: Made, main_device: str, join: Callable[[dict[str, Stored]], None]) -> None:
     path = rewrite(made.file(), made.scratch / "joined.gguf", edit=join)

@@ -16,7 +16,7 @@ ollama = pytest.importorskip("ollama", reason="the package ollama is not install
 
 THINK = ["<think>", "I need", " the file.", "</think>"]
 CALL = ["<tool_call>", '{"name": "read_file",', ' "arguments": {"path": "a.txt"}}', "</tool_call>"]
-ANSWER = ["It says ", "hello", "."]
+ANSWER = ["It says ", "hello."]
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",

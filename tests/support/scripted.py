@@ -42,9 +42,13 @@ def _bytes() -> list[str]:
 
 
 def make_scripted(path: Path, first: Sequence[str], after_tool: Sequence[str], n_ctx: int = 8192) -> Path:
-    """Write the file. first, after_tool: the pieces of both answers; each piece is a token, and occurs once."""
+    """Write the file. first, after_tool: the pieces of both answers.
+
+    Each piece is a token of two characters or more, and occurs once.
+    """
     pieces = [*first, *after_tool]
     assert len(set(pieces)) == len(pieces)
+    assert min(map(len, pieces)) > 1
     special = ["<|im_start|>", END, FIRST, AFTER_TOOL]
     encoded = _bytes()
     tokens = [*encoded, encoded[0] + encoded[1], *special, *pieces]
@@ -55,7 +59,7 @@ def make_scripted(path: Path, first: Sequence[str], after_tool: Sequence[str], n
     for start, answer in ((FIRST, first), (AFTER_TOOL, after_tool)):
         chain = [start, *answer, END]
         for a, b in itertools.pairwise(chain):
-            follows[number[b], number[a]] = 1.0
+            follows[number[b], number[a]] = 4.0  # so likely that sampling finds nothing else
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n)

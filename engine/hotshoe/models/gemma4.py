@@ -67,7 +67,7 @@ class _Heads(nn.Attention):
     q_norm: RMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.head_dims[i],))
     # full layers rotate only some elements: the frequencies of the others are divided by a huge number
     freqs: Tensor | None = tensor(
-        "rope_freqs.weight", use="div", of_model=True, when=lambda c, i: not c.pattern.windowed[i],
+        "rope_freqs.weight", use="rope", of_model=True, when=lambda c, i: not c.pattern.windowed[i],
         shape=lambda c, i: (c.rope.dim // 2,),
     )  # fmt: skip
     scale = 1.0

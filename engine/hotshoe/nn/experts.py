@@ -49,7 +49,7 @@ def read_gating(metadata: Metadata, default: Gating) -> Gating:
     return _GATING.get(number, default)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, so that a Config of a family can be a base next to it
 class ExpertConfig(TextConfig):
     """The config of text models with experts.
 
@@ -87,7 +87,7 @@ class ExpertConfig(TextConfig):
             raise ModelFileError(f"{self.n_experts} experts do not divide into {self.n_expert_groups} equal groups")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExpertLayersConfig(ExpertConfig):
     """The config of text models in which only some layers have experts. The others have a dense MLP."""
 

@@ -42,6 +42,9 @@ class Completion:
     seed: int = 0
     """The seed of the sampler; the same seed and parameters give the same text."""
 
+    stop_text: str | None = None
+    """The text of ``SamplingParams.stop`` that ended it; None if something else did."""
+
     logprobs: list[Sampled] = field(default_factory=list)
     """One entry for each token, if ``SamplingParams.logprobs`` is set."""
 
@@ -153,5 +156,6 @@ class Stream:
     def _end(self, reason: FinishReason) -> None:
         if self.completion.finish_reason is None:
             self.completion.finish_reason = reason
+            self.completion.stop_text = self._matcher.matched
         self._generation.finish = self._generation.finish or reason
         self._engine.remove(self._generation)

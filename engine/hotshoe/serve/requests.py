@@ -197,7 +197,13 @@ class Answer:
     finished: wire.Finished | None = None
 
     async def pieces(self) -> AsyncIterator[wire.Piece | wire.CallMade]:
-        """Run the job. Raises RequestError."""
+        """Run the job; yield its parts. Raises RequestError."""
+        async for event in self.events():
+            if not isinstance(event, wire.Started):
+                yield event
+
+    async def events(self) -> AsyncIterator[wire.Started | wire.Piece | wire.CallMade]:
+        """Run the job; yield its beginning and its parts. Raises RequestError."""
 
         def make(id: int) -> wire.TextJob:
             return msgspec.structs.replace(self.job, id=id)
@@ -213,6 +219,8 @@ class Answer:
                     yield event
                 elif isinstance(event, wire.CallMade):
                     self.calls.append(event)
+                    yield event
+                elif isinstance(event, wire.Started):
                     yield event
                 elif isinstance(event, wire.Finished):
                     self.finished = event

@@ -9,6 +9,8 @@ import msgspec
 __all__ = [
     "CallMade",
     "Cancel",
+    "CountJob",
+    "Counted",
     "EmbedJob",
     "Event",
     "Failed",
@@ -20,6 +22,7 @@ __all__ = [
     "RankJob",
     "Ready",
     "Scores",
+    "Started",
     "TextJob",
     "TokenLogprob",
     "Vectors",
@@ -75,6 +78,15 @@ class RankJob(msgspec.Struct, tag=True):
     truncate: bool = False
 
 
+class CountJob(msgspec.Struct, tag=True):
+    """Count the tokens of a conversation."""
+
+    id: int
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    template_options: dict[str, Any] = {}
+
+
 class Cancel(msgspec.Struct, tag=True):
     """End a job: its client has left."""
 
@@ -101,6 +113,22 @@ class Ready(msgspec.Struct, tag=True):
     """Whether the chat format has reasoning that can be read."""
     dim: int = 0
     """Elements of a vector, of an embedding model."""
+
+
+class Started(msgspec.Struct, tag=True):
+    """The prompt was read: the first token comes next."""
+
+    id: int
+    n_prompt: int
+    n_cached: int
+    """Tokens of the prompt that the cache had already."""
+
+
+class Counted(msgspec.Struct, tag=True):
+    """The tokens of a CountJob."""
+
+    id: int
+    n_tokens: int
 
 
 class TokenLogprob(msgspec.Struct):
@@ -143,6 +171,8 @@ class Finished(msgspec.Struct, tag=True):
     prompt_seconds: float
     decode_seconds: float
     seed: int
+    stop_text: str | None
+    """The stop text that ended it; None if something else did."""
 
 
 class Vectors(msgspec.Struct, tag=True):
@@ -171,9 +201,9 @@ class Failed(msgspec.Struct, tag=True):
     hint: str | None = None
 
 
-Job = Union[TextJob, EmbedJob, RankJob]  # noqa: UP007 | msgspec reads it when the program runs
-Order = Union[Load, TextJob, EmbedJob, RankJob, Cancel]  # noqa: UP007
-Event = Union[Ready, Piece, CallMade, Finished, Vectors, Scores, Failed]  # noqa: UP007
+Job = Union[TextJob, EmbedJob, RankJob, CountJob]  # noqa: UP007 | msgspec reads it when the program runs
+Order = Union[Load, TextJob, EmbedJob, RankJob, CountJob, Cancel]  # noqa: UP007
+Event = Union[Ready, Started, Piece, CallMade, Finished, Vectors, Scores, Counted, Failed]  # noqa: UP007
 
 _encoder = msgspec.msgpack.Encoder()
 _orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)

@@ -119,10 +119,11 @@ class Worker:
     ) -> None:
         if job.id in self._cancelled:
             stream.cancel()
-        done, n_sent, queued = stream.completion, 0, 0.0
+        done, n_sent, queued = stream.completion, 0, None
         while done.finish_reason is None:
             piece = stream.advance()
-            if len(done.tokens) == 1:
+            if queued is None:
+                self._send(wire.Started(job.id, done.n_prompt, done.n_cached))
                 queued = max(0.0, time.perf_counter() - start - done.prompt_seconds)
             found: list[Text | Call] = [Text("content", piece)] if piece else []
             if parts is not None:
@@ -134,9 +135,15 @@ class Worker:
                 logprobs = [_logprob(model, sampled) for sampled in done.logprobs[n_sent:]]
                 n_sent = len(done.logprobs)
                 self._send(wire.Piece(job.id, part.text, logprobs, part.kind))
-        seconds = queued, done.prompt_seconds, done.decode_seconds
+        seconds = queued or 0.0, done.prompt_seconds, done.decode_seconds
         counts = done.n_prompt, done.n_cached, len(done.tokens)
-        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, done.seed))
+        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, done.seed, done.stop_text))
+
+    def count(self, model: TextModel, job: wire.CountJob) -> None:
+        """Send the number of tokens of a conversation."""
+        _require(model, Task.TEXT)
+        text = model.chat_template.render(job.messages, job.tools, **job.template_options)
+        self._send(wire.Counted(job.id, len(model.tokenizer.encode(text, add_special=False))))
 
     def embed(self, model: EmbeddingModel, job: wire.EmbedJob) -> None:
         """Send the vectors of texts."""
@@ -158,6 +165,7 @@ _METHODS: dict[type, Callable[[Worker, Any, Any], None]] = {
     wire.TextJob: Worker.write_text,
     wire.EmbedJob: Worker.embed,
     wire.RankJob: Worker.rank,
+    wire.CountJob: Worker.count,
 }
 
 

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
+from hotshoe_ggml.run.assign import units_of_inputs
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["ScheduledGraph", "Scheduler"]
 
 _SCHEDULED = 32 << 10
 """Bytes that ggml's scheduler allocates for each node, rounded up. It ends the process if that fails."""
-
-
-class _AsBuilt(NamedTuple):
-    """The parts of a tensor that allocating its graph changes: its memory, and sources copied from another device."""
-
-    tensor: Any
-    data: Any
-    buffer: Any
-    sources: list[tuple[int, Any]]
 
 
 class ScheduledGraph:
@@ -31,8 +23,9 @@ class ScheduledGraph:
     node; empty if there is only one unit. on_displaced: called before another graph gets the
     buffers.
 
-    node_units: the nodes and their units, in the order in which the nodes were built. ggml's order in the graph may
-    differ: preparing a graph for Vulkan changes it.
+    inputs: the graph's inputs. node_units: the nodes and their units, in the order in which the nodes were built.
+    ggml's order in the graph may differ: preparing a graph for Vulkan changes it. input_units: each input that only one
+    unit reads, with that unit, in whose memory it lies.
     """
 
     def __init__(
@@ -41,36 +34,31 @@ class ScheduledGraph:
         context: NativeContext,
         n_tensors: int,
         units: Sequence[Unit],
+        inputs: Sequence[Any],
         on_displaced: Callable[[], None],
     ) -> None:
         self.cgraph = cgraph
         self.n_tensors = n_tensors
         self.on_displaced = on_displaced
-        self._as_built: list[_AsBuilt] = []
         g = lib()
-        self._nodes = [g.ggml_graph_node(cgraph, i) for i in range(g.ggml_graph_n_nodes(cgraph) if units else 0)]
-        self.node_units = list(zip(self._nodes, units))
-        tensor = g.ggml_get_first_tensor(context.pointer) if units else ffi.NULL
-        while tensor != ffi.NULL:
-            sources = [(i, source) for i, source in enumerate(tensor.src) if source != ffi.NULL]
-            self._as_built.append(_AsBuilt(tensor, tensor.data, tensor.buffer, sources))
-            tensor = g.ggml_get_next_tensor(context.pointer, tensor)
+        nodes = [g.ggml_graph_node(cgraph, i) for i in range(g.ggml_graph_n_nodes(cgraph) if units else 0)]
+        self.node_units = list(zip(nodes, units))
+        self.input_units = units_of_inputs(self.node_units, inputs)
+        computed = [(node, unit) for node, unit in self.node_units if not is_view_op(node)]
+        self._assigned = [(tensor, unit.ggml_backend) for tensor, unit in (*computed, *self.input_units)]
+        self._context = context
+        self._as_built = context.snapshot() if units else None
 
     def restore(self) -> None:
-        """Undo what allocating the graph changed: memory, and sources that copies replaced."""
-        nodes = lib().ggml_graph_nodes(self.cgraph)
-        for i, node in enumerate(self._nodes):
-            nodes[i] = node
-        for tensor, data, buffer, sources in self._as_built:
-            tensor.data, tensor.buffer = data, buffer
-            for i, source in sources:
-                tensor.src[i] = source
+        """Undo what allocating the graph changed: memory, order, and sources that copies replaced."""
+        if self._as_built is not None:
+            self._context.restore(self._as_built)
 
     def assign(self, scheduler: Any) -> None:
         """Tell ggml's scheduler where each node runs: see ``assign_units``."""
-        for node, unit in self.node_units:
-            if not is_view_op(node):
-                lib().ggml_backend_sched_set_tensor_backend(scheduler, node, unit.ggml_backend)
+        assign = lib().ggml_backend_sched_set_tensor_backend
+        for tensor, backend in self._assigned:
+            assign(scheduler, tensor, backend)
 
 
 class Scheduler:
@@ -153,7 +141,12 @@ class Scheduler:
         self.free()
         require_memory(n * _SCHEDULED)
         backends = ffi.new("ggml_backend_t[]", [unit.ggml_backend for unit in self._units])
-        self.native = lib().ggml_backend_sched_new(backends, ffi.NULL, len(self._units), n, False, True)
+        types = [unit.buffer_type for unit in self._units]
+        # What the CPU computes for a device lies where the device reads it best.
+        pinned = [unit.host_buffer_type for unit in self._units if unit.host_buffer_type != ffi.NULL]
+        types[-1] = pinned[0] if pinned and len(types) > 1 else types[-1]
+        buffer_types = ffi.new("ggml_backend_buffer_type_t[]", types)
+        self.native = lib().ggml_backend_sched_new(backends, buffer_types, len(self._units), n, False, True)
         self._n_tensors = n
 
     def _no_memory(self, graph: ScheduledGraph) -> OutOfMemory:
