@@ -33,12 +33,12 @@ class Mixers(Module):
     def cache_spec(self) -> tuple[AttentionSpec, RecurrentSpec]:
         return self.attention.cache_spec(), self.mamba.cache_spec()
 
-    def __call__(self, x: Tensor, batch: Batch, views: Any) -> Tensor:
-        return self.attention(x, batch, views[0]) + self.mamba(x, batch, views[1])
+    def __call__(self, x: Tensor, batch: Batch, view: Any) -> Tensor:
+        return self.attention(x, batch, view[0]) + self.mamba(x, batch, view[1])
 
 
 class FeedForwardNorm(RMSNorm):
-    weight: Tensor = tensor("ffn_norm", use="mul", shape=lambda c, i: (c.dim,))  # as llama.cpp has it
+    weight: Tensor = tensor("ffn_norm", use="rms_norm", shape=lambda c, i: (c.dim,))  # as llama.cpp has it
 
 
 class Block(nn.TransformerBlock):
