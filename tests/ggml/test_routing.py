@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import hotshoe
 from hotshoe_core import Context, Tensor, ops
 from hotshoe_core.contract.backend import Backend, WeightData
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_loader import load_all
 from tests.support.rpc_server import Server
+from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
 
 pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
 
@@ -125,3 +128,16 @@ def unlimited(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 def test_what_has_another_form_is_computed_too(backend: Backend, make: Any) -> None:
     with open_reference() as reference:
         assert np.allclose(result(backend, 3, make), result(reference, 3, make), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("backend")
+def test_the_routing_of_a_model_has_that_order(gguf: Callable[..., Path]) -> None:  # noqa: F811
+    with hotshoe.load_model(gguf("Qwen3MoeForCausalLM"), "rpc:0", task="text") as model:
+        model.placements()
+        expected = ["SOFT_MAX", *FUSED, *NORM]
+        for executable in model.backend._executables:  # type: ignore[attr-defined]
+            names = [ffi.string(lib().ggml_op_name(node.op)).decode() for node, _ in executable._scheduled.node_units]
+            starts = [i for i, name in enumerate(names) if name == "ARGSORT"]
+            assert len(starts) == model.config.n_layers
+            at = expected.index("ARGSORT")
+            assert all(names[i - at : i - at + len(expected)] == expected for i in starts)
