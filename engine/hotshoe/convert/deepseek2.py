@@ -14,6 +14,7 @@ from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, 
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout, Rope
+    from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_latent", "latent_recipes"]
 
@@ -29,7 +30,7 @@ def describe_latent(
     checkpoint: Checkpoint,
     arch: str,
     more: dict[str, Any],
-    names: dict[str, str] | None = None,
+    names: Names | None = None,
     recipes: dict[str, Recipe] | None = None,
 ) -> FileLayout:
     """Describe the file of a model with this attention. ``more``, ``names``, ``recipes``: what variants add."""
