@@ -37,4 +37,4 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
             "context_length": _CONTEXT,
         }
     names = {"layers.self_attn.query_layernorm": "attn_q_norm", "layers.self_attn.key_layernorm": "attn_k_norm"}
-    return make_layout(checkpoint, "hunyuan-dense", keys, Rules(names=names), vocab=sizes.vocab)
+    return make_layout(checkpoint, "hunyuan-dense", keys, Rules(names={**names}), vocab=sizes.vocab)
