@@ -31,7 +31,8 @@ def test_the_package_passes_its_test(kind: str, tmp_path: Path) -> None:
     assert main(["new-plugin", *COMMANDS[kind], "--output", str(package)]) == 0
     test = package / "tests" / "test_model.py"
     if kind == "family":
-        more = '"layer_types": ["full_attention"] * 2, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}'
+        rope = '"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}'
+        more = f'"layer_types": ["full_attention"] * 2, {rope}'
         test.write_text(test.read_text().replace('"tie_word', f'{more}, "tie_word'))
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     assert {"torch", "transformers"} <= set(project["optional-dependencies"]["test"])
