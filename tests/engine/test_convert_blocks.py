@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 import pytest
 
+from hotshoe.cli import main
 from hotshoe.convert import convert, open_checkpoint, open_weights
 from hotshoe.convert._blocks import Scaled
 from hotshoe_core.errors import ConversionError
@@ -226,6 +227,16 @@ def test_gpt_oss_as_published(tmp_path: Path) -> None:
     assert found.keys() == expected.keys()
     for name in expected:
         assert np.array_equal(found[name], expected[name]), name
+
+
+def test_inspect_counts_values_and_not_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = []
+    for folder in both(tmp_path, "modelopt"):
+        assert main(["inspect", str(folder)]) == 0
+        counts.append(capsys.readouterr().out)
+    assert "NVFP4" in counts[0]
+    parameters = [next(line for line in out.splitlines() if "parameters" in line) for out in counts]
+    assert parameters[0] == parameters[1]
 
 
 def test_scales_that_do_not_fit_are_refused(tmp_path: Path) -> None:
