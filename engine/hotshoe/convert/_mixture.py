@@ -75,7 +75,7 @@ def window_keys(checkpoint: Checkpoint, n_layers: int, *, period: int, dense_fir
     Without layer_types, and without a key of GGUF, one layer in ``period`` has no window: the last one, or with
     ``dense_first`` the first. Returns no keys if no layer has a window.
 
-    Raises ModelFileError if a setting is missing or invalid.
+    Raises ModelFileError if a setting is invalid.
     """
     full = 0 if dense_first else period - 1
     usual = ["full_attention" if i % period == full else "sliding_attention" for i in range(n_layers)]
@@ -88,9 +88,10 @@ def window_keys(checkpoint: Checkpoint, n_layers: int, *, period: int, dense_fir
         raise checkpoint.invalid(
             "layer_types", kinds, f"a list of {n_layers}, each 'full_attention' or 'sliding_attention'"
         )
-    if "sliding_attention" not in kinds:
+    window = checkpoint.count("sliding_window")
+    if not window or "sliding_attention" not in kinds:
         return {}
-    keys: dict[str, Any] = {"attention.sliding_window": checkpoint.integer("sliding_window")}
+    keys: dict[str, Any] = {"attention.sliding_window": window}
     if kinds != usual:
         keys["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in kinds]
     return keys
