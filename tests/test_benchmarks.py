@@ -264,7 +264,8 @@ def step(name: str, code: str) -> gpu.Step:
 def test_a_step_that_hangs_or_dies_costs_only_itself(tmp_path: Path) -> None:
     good = gpu.run(step("good", "print('{\"a\": 1}')"), 30, tmp_path)
     assert (good["status"], good["result"]) == ("finished", {"a": 1})
-    hangs = "import subprocess, sys; print('half', flush=True); subprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
+    sleep = "[sys.executable, '-c', 'import time; time.sleep(99)']"
+    hangs = f"import subprocess, sys; print('half', flush=True); subprocess.run({sleep})"
     slow = gpu.run(step("slow", hangs), 1.5, tmp_path)
     assert slow["status"] == "took too long"
     assert slow["output"].startswith("half")

@@ -159,6 +159,12 @@ def _sections(*keys: str, default: list[int] | None = None) -> Callable[[GGUFFil
     return get
 
 
+def _sections_of_qwen3(file: GGUFFile) -> list[int] | None:
+    """24, 20 and 20 of the 64 pairs of a head."""
+    n = (_key(file, "attention.key_length", int) or 0) // 2
+    return [n - 2 * (5 * n // 16), 5 * n // 16, 5 * n // 16, 0] if n else None
+
+
 def _largest(key: str) -> Callable[[GGUFFile], int | None]:
     """The largest number of an array: those of layers without attention are 0."""
 
@@ -227,7 +233,7 @@ _QWEN35: dict[str, Any] = {
 }
 _QWEN3VL: dict[str, Any] = {
     "defaults": {
-        "rope.dimension_sections": [24, 20, 20, 0],
+        "rope.dimension_sections": _sections_of_qwen3,
         "n_deepstack_layers": lambda file: len(_key(file, "vision.deepstack_visual_indexes", list) or ()),
     },
     "dropped": _PICTURES,

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe_core.gguf import Metadata
 
-__all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "find", "find_model", "names", "place_of"]
+__all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "author_line", "find", "find_model", "names", "place_of"]
 
 MODELS = "hotshoe.models"
 CONVERTERS = "hotshoe.converters"
 TOKENIZERS = "hotshoe.tokenizers"
 BLOCK = "HOTSHOE_BLOCK"
+
+_SLOTS = "lay-out conflict"  # Python's message names neither the classes nor the reason
 
 
 class Family(NamedTuple):
@@ -91,10 +93,14 @@ def find_model(metadata: Metadata) -> type[Module]:
     try:
         family = find(MODELS, architecture)
     except UnknownArchitectureError:
+        from hotshoe.refused_families import REFUSED
+
         # A file's architecture is not misspelt, so a similar name ("qwen2" for "qwen2vl") is another architecture.
+        why = REFUSED.get(architecture)
+        listed = "docs/families.md lists all" if why else f"implemented: {', '.join(names(MODELS))}"
         raise UnknownArchitectureError(
-            f"no model implements the architecture {architecture[:60]!r}",
-            hint=f"a package can add it, see docs/models.md; implemented: {', '.join(sorted(names(MODELS)))}",
+            f"no model implements the architecture {architecture[:60]!r}{f': {why}' if why else ''}",
+            hint=f"a package can add it, see docs/models.md; {listed}",
         ) from None
     if not isinstance(family, Family):
         raise ModelDefinitionError(
@@ -145,6 +151,8 @@ def _load(group: str, entry: EntryPoint) -> Any:
     except (Exception, SystemExit) as error:
         upgrade, place = entry.pip_install("--upgrade"), place_of(error, f"the module {entry.module}")
         problem, own = (error.message, error.hint) if isinstance(error, HotshoeError) else (str(error), None)
+        if _SLOTS in problem:
+            own = f"two base classes are dataclasses with slots=True: leave slots=True out of one of them, see {place}"
         raise ModelError(
             f"{label} cannot be imported: {type(error).__name__}: {problem}",
             hint=own or f"correct {place}; if it is not yours, {upgrade}, or report it",
@@ -162,3 +170,17 @@ def place_of(error: BaseException, otherwise: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     outside = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
     return f"{outside[-1].filename}, line {outside[-1].lineno}" if outside else otherwise
+
+
+def author_line(error: BaseException) -> str | None:
+    """The file and line of the last statement of a family's package that raised ``error``, without hotshoe's own.
+
+    None if no code of such a package was running.
+    """
+    entries = [entry for group in (MODELS, CONVERTERS, TOKENIZERS) for entry in _entries(group)]
+    packages = {str(e.module).partition(".")[0] for e in entries if normalise(e.distribution) != "hotshoe"}
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in packages:
+            found = f"{frame.f_code.co_filename}, line {line}"
+    return found

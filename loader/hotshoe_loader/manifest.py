@@ -4,6 +4,7 @@
       "format": 1,
       "api": [2, 2],                        first and last version of the plugin contract it was written for
       "environment": ["ACME_"],             environment variables, or their prefixes, that change what it finds
+      "probe_seconds": 60,                  how long its probe may take, if the user gives no limit; at most 600
       "ggml": {…}                           about its native libraries; see ggml/library_abi
     }
 
@@ -29,6 +30,7 @@ __all__ = ["FILE", "Manifest", "find_manifest", "invalid_manifest", "read_manife
 
 FILE = "hotshoe-plugin.json"
 _MAX_MANIFEST = 1 << 20  # bytes
+_MAX_PROBE = 600  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Manifest:
     api: tuple[int, int] | None = None
     """First and last version of the contract; None if it does not say."""
     environment: tuple[str, ...] = ()
+    probe_seconds: float = 0.0
+    """How long its probe may take; 0 if it does not say."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """All fields, also those that other modules read."""
 
@@ -67,7 +71,8 @@ def read_manifest(path: Path) -> Manifest:
         fields = load_json(read_text(path, _MAX_MANIFEST))
         if not isinstance(fields, dict) or fields.get("format") != 1:
             raise ValueError(f'expected an object with "format": 1, got {shown(fields)}')
-        return Manifest(path, _api(fields.get("api")), _environment(fields.get("environment", [])), fields)
+        environment, seconds = _environment(fields.get("environment", [])), _seconds(fields.get("probe_seconds", 0))
+        return Manifest(path, _api(fields.get("api")), environment, seconds, fields)
     except (OSError, ValueError) as error:
         raise invalid_manifest(path, error) from error
 
@@ -87,6 +92,12 @@ def _environment(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name.isidentifier() for name in value):
         raise ValueError(f'"environment" is {shown(value)}; expected a list of variable names, as in ["ACME_"]')
     return tuple(value)
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= _MAX_PROBE:
+        raise ValueError(f'"probe_seconds" is {shown(value)}; expected a number of seconds, at most {_MAX_PROBE}')
+    return float(value)
 
 
 def invalid_manifest(path: Path, error: Exception) -> Rejected:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hotshoe_loader.activate import prints_to_log
 from hotshoe_loader.cache import Cache
-from hotshoe_loader.options import Options
+from hotshoe_loader.manifest import find_manifest
+from hotshoe_loader.options import Limits, Options
 from hotshoe_loader.report import Job, JobKey, Report
+from hotshoe_loader.verdict import Rejected
 
 __all__ = ["Probed", "kept_reports", "probe_all"]
 
@@ -57,10 +60,22 @@ def probe_all(
     return [Probed(job, reports[job.key]) for job in jobs]
 
 
+def _limits(job: Job, options: Options) -> Limits:
+    """The limits for a job. The plugin's manifest may ask for more, unless the user gave them."""
+    limits = options.limits(job.patient)
+    if limits.given:
+        return limits
+    with contextlib.suppress(Rejected):  # an invalid manifest is the job's to report
+        manifest = find_manifest(job.plugin)
+        seconds = manifest.probe_seconds if manifest is not None else 0.0
+        return Limits(max(limits.plugin, seconds), max(limits.device, seconds), given=False)
+    return limits
+
+
 def _probe_now(jobs: Sequence[Job], options: Options) -> list[Report]:
     from hotshoe_loader import child_process  # not needed if every report is in the cache
 
-    limits = [options.limits(job.patient) for job in jobs]
+    limits = [_limits(job, options) for job in jobs]
     logger.info("testing %d plugins or libraries, each for at most %g s", len(jobs), limits[0].plugin)
     if child_process.can_start_child():
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.cli import main
-from hotshoe.cli.conform import _cause
+from hotshoe.cli._kit import Results, _cause
 from hotshoe_core.tensors.tensor import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,9 @@ def test_conftest_files_of_the_current_folder_are_not_used(tmp_path):
 
 def test_all_ops_and_types_are_readable_at_80_columns(monkeypatch, capsys):
     """If no op is tested by itself, the tables show all ops: first plain types, then quantized ones."""
-    monkeypatch.setattr(pytest, "main", lambda options, plugins: pytest.ExitCode.OK)  # which would take seconds
+    results = Results()
+    results.add("test_every_op_has_a_case", "passed", "", "")
+    monkeypatch.setattr("hotshoe.cli.conform.run_here", lambda *given, **options: results)  # which would take seconds
     assert main(["conform", "reference", "-k", "test_every_op"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -127,3 +129,69 @@ def test_what_cannot_be_run(capsys):
     done = conform("reference", "-k", "nothing_is_called_so")
     assert done.returncode == 2
     assert "matches no test" in done.stderr
+
+
+ABORTING = """
+import os, sys, time
+from hotshoe_core.contract.device import API_VERSION, Device, DeviceType
+from hotshoe_core.contract.plugin import hookimpl
+
+def floor(x):
+    if x.shape == (2, 4):
+        sys.stderr.write("floor.cu:7: fatal error\\n")
+        sys.stderr.flush()
+        os.abort()
+    return x  # wrong, but it does not end the process
+
+class Provider:
+    name, family, api_version = "fragile", "fragile", API_VERSION
+    def native(self):
+        return None
+    def devices(self, library):
+        return [Device("fragile", DeviceType.ACCEL, self.name, self.family)]
+    def open(self, devices, params):
+        from tests.core.mutants.patches import opened
+        backend = opened(params, floor=floor)
+        backend.devices = tuple(devices)
+        return backend
+
+@hookimpl
+def hotshoe_providers():
+    return [Provider()]
+"""
+
+
+@pytest.fixture
+def fragile(tmp_path, monkeypatch):
+    """A device whose kernel of one op ends the process for some shapes, as a plugin that is installed."""
+    (tmp_path / "fragile.py").write_text(ABORTING)
+    info = tmp_path / "fragile-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fragile\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hotshoe.backends]\nfragile = fragile\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+def test_a_test_that_ends_its_process_is_a_row_and_the_rest_goes_on(fragile):
+    done = conform("fragile", "--isolate", "-k", "test_answer and (floor or rms_norm)", "--json")
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert report["aborted"]
+    assert all("[floor" in name for name in report["failed"])
+    assert set(report["aborted"]) < set(report["failed"]), "others are wrong"
+    reason = report["failed"][report["aborted"][0]]
+    assert reason.startswith("aborted: its process was killed by SIGABRT; its last line: ")
+    whole = conform("reference", "-k", "test_answer and (floor or rms_norm)", "--json")
+    expected = json.loads(whole.stdout)["passed"]
+    assert report["passed"] + len(report["failed"]) == expected, "each test once"
+    shown = conform("fragile", "--isolate", "-k", "test_answer and floor").stdout
+    assert "ABORTED test_answer[floor" in shown
+    assert next(line for line in shown.splitlines() if line.startswith("floor ")).split()[1] == "nX"
+
+
+def test_isolated_tests_give_the_same_report(fragile):
+    alone, isolated = (
+        json.loads(conform("reference", *options, "-k", "rms_norm", "--json").stdout) for options in ([], ["--isolate"])
+    )
+    assert alone == isolated | {"skipped": alone["skipped"]}
+    assert conform("reference", "--isolate", "-k", "nothing_is_called_so").returncode == 2

@@ -14,6 +14,8 @@ import pytest
 
 from hotshoe.convert import convert, open_checkpoint, open_weights
 from hotshoe_core.errors import ConversionError
+from tests.families.row import make_folder
+from tests.families.rows import ROWS
 from tests.support.converted import keys, tensors
 from tests.support.text_models import load
 from tests.support.tiny_text import make_tiny
@@ -188,6 +190,41 @@ def test_blocks_of_gpt_oss(tmp_path: Path) -> None:
     assert np.array_equal(checkpoint.read(name), expected.transpose(1, 2).numpy())
     raw = checkpoint.read_blocks(name)
     assert np.array_equal(gguf.dequantize(raw, gguf.GGMLQuantizationType.MXFP4), checkpoint.read(name))
+
+
+def gpt_oss(folder: Path) -> tuple[Path, Path]:
+    """Two folders: experts in blocks, as published, and their values by transformers."""
+    oracle = pytest.importorskip("transformers.integrations.mxfp4")
+    plain, coded = make_folder(ROWS["gpt-oss"], folder / "plain"), folder / "coded"
+    shutil.copytree(plain, coded)
+    stored = safetensors.load_file(plain / "model.safetensors")
+    values, codes = dict(stored), dict(stored)
+    generator = torch.Generator().manual_seed(0)
+    for name, value in stored.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        n, rows, cols = value.transpose(1, 2).shape
+        blocks = torch.randint(0, 256, (n, rows, cols // 32, 16), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(121, 125, (n, rows, cols // 32), generator=generator, dtype=torch.uint8)
+        values[name] = oracle.convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).contiguous()
+        codes |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        del codes[name]
+    safetensors.save_file(values, plain / "model.safetensors", {"format": "pt"})
+    safetensors.save_file(codes, coded / "model.safetensors", {"format": "pt"})
+    config = json.loads((coded / "config.json").read_text())
+    settings = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    (coded / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    return coded, plain
+
+
+def test_gpt_oss_as_published(tmp_path: Path) -> None:
+    coded, plain = gpt_oss(tmp_path)
+    ours = convert(coded, tmp_path / "coded.gguf", "f16")
+    assert {kind for name, (kind, _) in tensors(ours).items() if name.endswith("exps.weight")} == {"MXFP4"}
+    found, expected = (values_of(convert(folder, folder / "f32.gguf", "f32")) for folder in (coded, plain))
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert np.array_equal(found[name], expected[name]), name
 
 
 def test_scales_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -90,9 +90,9 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_e
         ),
         *(
             ("Qwen2", {"rope_parameters": YARN | {key: value}}, ConversionError, f"rope_parameters: {key} is {value}")
-            for key, value in (("truncate", False), ("mscale_all_dim", 0.7), ("invented", 3))
+            for key, value in (("mscale_all_dim", 0.7), ("invented", 3))
         ),
-        ("Qwen2", {"rope_parameters": YARN | {"truncate": True, "max_position_embeddings": 512}}, None, ""),
+        ("Qwen2", {"rope_parameters": YARN | {"truncate": False, "max_position_embeddings": 512}}, None, ""),
         ("Llama", {"rope_parameters": {"rope_type": "default", "factor": 4.0}}, ConversionError, "factor is 4.0"),
         ("Llama", {"rope_parameters": YARN | {"low_freq_factor": 2.0}}, ConversionError, "low_freq_factor is 2.0"),
         ("Llama", {"partial_rotary_factor": 0.5}, ConversionError, "partial_rotary_factor is 0.5, which .* does not"),

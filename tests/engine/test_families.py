@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,9 +44,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools", reason="the page's package is built by setuptools")
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     blocks = re.findall(r"```(?:toml|python)\n# ([\w./]+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert [name for name, _ in blocks] == ["pyproject.toml", "hotshoe_olmo2/model.py", "hotshoe_olmo2/convert.py"]
-    (source / "hotshoe_olmo2").mkdir()
-    (source / "hotshoe_olmo2" / "__init__.py").touch()
+    assert [name for name, _ in blocks] == ["pyproject.toml", "hotshoe_olmo/model.py", "hotshoe_olmo/convert.py"]
+    (source / "hotshoe_olmo").mkdir()
+    (source / "hotshoe_olmo" / "__init__.py").touch()
     for name, text in blocks:
         (source / name).write_text(text, encoding="utf-8")
     options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
@@ -56,15 +57,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_family_of_the_page(installed: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Converted and run by the command line, and by nobody imported; its logits are those of transformers."""
-    monkeypatch.setitem(ARCHITECTURES, "Olmo2ForCausalLM", ("Olmo2Config", {}))
-    folder, path = make_tiny("Olmo2ForCausalLM", tmp_path / "hf"), tmp_path / "olmo2.gguf"
+    monkeypatch.setitem(ARCHITECTURES, "OlmoForCausalLM", ("OlmoConfig", {"clip_qkv": 1.0}))
+    folder, path = make_tiny("OlmoForCausalLM", tmp_path / "hf"), tmp_path / "olmo.gguf"
     done = run("hotshoe", "convert", str(folder), "-o", str(path), "--type", "f32", path=installed)
     assert done.returncode == 0, done.stderr
     done = run("hotshoe", "run", str(path), "the", "--max-tokens", "3", "--device", device, path=installed)
     assert done.returncode == 0, done.stderr
     done = run("hotshoe", "run", str(path), "the", path=tmp_path)
     assert done.returncode == 2
-    assert "no model implements the architecture 'olmo2'" in done.stderr
+    assert "no model implements the architecture 'olmo'" in done.stderr
 
     monkeypatch.syspath_prepend(str(installed))
     expected = transformers_logits(folder, IDS)
@@ -74,6 +75,50 @@ def test_the_family_of_the_page(installed: Path, tmp_path: Path, device: str, mo
 
 
 Add = Callable[..., None]
+
+
+def test_an_error_names_the_author_s_line(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ShapeError is hotshoe's own; the command line shows where the family's code led to it."""
+    monkeypatch.setitem(ARCHITECTURES, "OlmoForCausalLM", ("OlmoConfig", {}))
+    folder, path = make_tiny("OlmoForCausalLM", tmp_path / "hf"), tmp_path / "olmo.gguf"
+    site = tmp_path / "site"
+    shutil.copytree(installed, site)
+    module = site / "hotshoe_olmo" / "model.py"
+    text = module.read_text().replace("ops.layer_norm(x,", "ops.layer_norm(x + x[:, :3],")
+    module.write_text(text)
+    assert run("hotshoe", "convert", str(folder), "-o", str(path), path=site).returncode == 0
+    done = run("hotshoe", "run", str(path), "the", "--device", "reference", path=site)
+    line = 1 + text.splitlines().index("        return ops.layer_norm(x + x[:, :3], eps=self.config.norm_eps)")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert f"at: {module}, line {line}; HOTSHOE_DEBUG=1 shows the whole traceback" in done.stderr
+    monkeypatch.setenv("HOTSHOE_DEBUG", "1")
+    done = run("hotshoe", "run", str(path), "the", "--device", "reference", path=site)
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.rstrip().endswith("shows the whole traceback")
+
+
+def test_two_configs_with_slots(add: Add, llama: Path, tmp_path: Path) -> None:
+    code = """
+from dataclasses import dataclass
+from hotshoe.nn import ExpertConfig, TextConfig, key
+@dataclass(frozen=True, slots=True, kw_only=True)
+class A(TextConfig):
+    a: int = key("a", default=1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Both(A, ExpertConfig):  # the experts of hotshoe have no slots
+    pass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class B(TextConfig):
+    b: int = key("b", default=1)
+class Neither(A, B):
+    pass
+"""
+    add("odd-mine", "mine = odd_slots:family", odd_slots=code)
+    path = rewrite(llama, tmp_path / "m.gguf", {"general.architecture": "mine"})
+    with pytest.raises(ModelError, match=r"lay-out conflict[\s\S]*leave slots=True out of one of them, see .*line 13"):
+        model_of(path)
+    sys.modules.pop("odd_slots", None)
 
 
 @pytest.fixture

@@ -110,13 +110,3 @@ def test_nvfp4_with_scales(tmp_path: Path, device: str) -> None:  # noqa: F811
     expected = logits(rewrite(packed, tmp_path / "plain.gguf", edit=unpack))
     error = np.abs(logits(packed, device) - expected).max() / np.abs(expected).max()
     assert error < (1e-5 if device == "reference" else 0.03)  # the CPU's kernel rounds activations to 8 bits
-
-
-# Axes
-
-
-def test_a_file_may_write_vectors_with_an_axis_of_length_1(plain: Path, tmp_path: Path) -> None:
-    def widen(tensors: dict[str, Stored]) -> None:
-        tensors.update({name: (value[None], kind) for name, (value, kind) in tensors.items() if value.ndim == 1})
-
-    np.testing.assert_array_equal(logits(rewrite(plain, tmp_path / "wide.gguf", edit=widen)), logits(plain))

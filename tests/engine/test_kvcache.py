@@ -411,6 +411,63 @@ def test_make_cache_refuses_invalid_specs() -> None:
             make_cache(open_reference(), spec, **sizes)
 
 
+moves = st.one_of(
+    st.tuples(st.just("put"), st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=3)),
+    st.tuples(st.just("span"), st.integers(0, 3), st.integers(2, 4)),
+    st.tuples(st.just("fail"), st.integers(0, 3), st.integers(1, 3)),
+    st.tuples(st.just("share"), st.integers(0, 3), st.integers(0, 3), st.integers(1, 9)),
+    st.tuples(st.just("cut"), st.integers(0, 3), st.integers(0, 9)),
+    st.tuples(st.just("shift"), st.integers(0, 3), st.integers(1, 4)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(moves, max_size=24))
+@example([("put", [(0, 3)]), ("span", 0, 3), ("put", [(0, 1)])])
+@example([("put", [(0, 3)]), ("put", [(0, 1)]), ("fail", 0, 2), ("put", [(0, 1)])])
+@example([("put", [(0, 3), (1, 1)]), ("share", 0, 1, 2), ("put", [(1, 1), (0, 1)]), ("shift", 0, 2), ("put", [(0, 2)])])
+def test_masks_that_are_kept_and_continued_are_those_made_from_all_cells(steps: list[tuple[Any, ...]]) -> None:
+    with open_reference() as backend:
+        cache = make(backend, (attention(rope=RoPE(dim=DIM)), attention(window=WINDOW)), n_tokens=40, n_ubatch=9)
+        for kind, *values in steps:
+            if kind == "share":
+                source, target, n = values
+                if source != target:
+                    cache.copy_prefix(source, target, n)
+            elif kind == "cut":
+                cache.remove(values[0], values[1])
+            elif kind == "shift":
+                slot, start = values
+                by = max(1, start // 2)
+                if not cache.slots_sharing(slot, start) and cache.length(slot) > start:
+                    cache.remove(slot, start - by, start)
+                    cache.shift(slot, start, -by)
+            else:
+                parts = values[0] if kind == "put" else [tuple(values)]
+                chosen = dict(parts)
+                allocations = [
+                    Allocation(s, (first := cache.length(s)), n, ((first, first + n),) if kind == "span" else ())
+                    for s, n in chosen.items()
+                ]
+                n_rows = sum(chosen.values()) + 1
+                try:
+                    feeds = cache.allocate(allocations, n_rows)
+                except CacheFullError:
+                    continue
+                positions = np.array([a.start + i for a in allocations for i in range(a.n)], np.int32)
+                slots = np.array([a.slot for a in allocations for _ in range(a.n)])
+                spans = None
+                if kind == "span":
+                    spans = np.full(len(slots), positions[0]), np.full(len(slots), positions[-1])
+                for reach, cells in cache.cells.items():
+                    visible = cells.mask(positions, slots, spans)
+                    mask = feeds[f"cache.mask.{reach}"]
+                    assert mask.shape == (n_rows, cells.n_read)
+                    assert np.array_equal(mask[:-1], np.where(visible, np.float32(0), np.float32(-np.inf)))
+                    assert int(cells.members.nonzero()[0].max()) < cells.n_read
+                cache.rollback() if kind == "fail" else cache.commit()
+
+
 def test_a_cache_that_is_only_planned_allocates_nothing() -> None:
     """However many cells it would have."""
     with open_reference(BackendParams(allocate=False)) as backend:

@@ -1,10 +1,9 @@
-"""Each new family against transformers: files of llama.cpp's converter, on each backend, whole and token by token."""
+"""Models that the table of tests/families does not have: embedding models of decoders, rerankers; and tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +16,8 @@ from hotshoe.tasks import Task
 from hotshoe_core import DType
 from tests.support.forward import Forward
 from tests.support.recorded import make_recorded
-from tests.support.text_models import load, transformers_logits
 
 IDS = np.random.default_rng(2).integers(0, 250, 21).tolist()
-CAUSAL = (
-    "MixtralForCausalLM",
-    "DeepseekV2ForCausalLM",
-    "DeepseekV3ForCausalLM",
-    "Mamba2ForCausalLM",
-    "Lfm2ForCausalLM",
-)
-_YARN = {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 BOUND = 1e-5  # of the largest logit, in f32
 
 
@@ -47,59 +37,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def near(ours: np.ndarray, expected: np.ndarray) -> None:
     assert ours.shape == expected.shape
     assert np.abs(ours - expected).max() <= BOUND * np.abs(expected).max()
-
-
-@pytest.mark.parametrize("name", CAUSAL)
-def test_logits_are_those_of_transformers(name: str, device: str, recorded: Callable[[str], Path], data: Path) -> None:
-    expected = transformers_logits(recorded(name), IDS)
-    with Forward(data / "llamacpp" / f"{name}.gguf", device) as forward:
-        near(forward.logits(IDS), expected)
-        near(forward.logits(IDS, [1] * len(IDS)), expected)
-        near(forward.logits(IDS, [8, 1, 12]), expected)
-
-
-@pytest.mark.parametrize("name", CAUSAL)
-def test_the_runner_and_its_caches_give_the_same(
-    name: str, device: str, recorded: Callable[[str], Path], data: Path
-) -> None:
-    """From the folder by our converter, through load_model: whole, token by token, two texts at once, and forked."""
-    expected = transformers_logits(recorded(name), IDS)
-    path = recorded(name).parent / "ours.gguf"
-    with load(path if path.exists() else convert(recorded(name), path, "f32"), device) as model:
-        near(model.logits(IDS), expected)
-        with model.sequence() as one, model.sequence(IDS[:4]) as two:
-            near(np.stack([one.append(i) for i in IDS[:9]]), expected[:9])
-            near(model.extend([(one, IDS[9:12]), (two, IDS[4:7])]), expected[[11, 6]])
-            other = two.fork()
-            near(other.append(*IDS[7:15]), expected[14])
-            near(two.append(IDS[7]), expected[7])
-        near(model.logits(IDS), expected)
-
-
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "groups of experts, ranked by their best": (
-        "DeepseekV2ForCausalLM",
-        {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"},
-    ),
-    "experts scaled": ("DeepseekV2ForCausalLM", {"routed_scaling_factor": 3.0, "first_k_dense_replace": 0}),
-    "YaRN": ("DeepseekV2ForCausalLM", {"rope_parameters": _YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}}),
-    "YaRN without a temperature of its own": ("DeepseekV3ForCausalLM", {"rope_parameters": _YARN}),
-    "queries by one matrix": ("DeepseekV3ForCausalLM", {"q_lora_rank": None}),
-    "weights of experts as they are": ("DeepseekV3ForCausalLM", {"norm_topk_prob": False}),
-    "one group, wide heads": ("Mamba2ForCausalLM", {"n_groups": 1}),
-    "attention at the ends": ("Lfm2ForCausalLM", {"layer_types": ["full_attention", "conv", "full_attention"]}),
-    "a longer convolution": ("Lfm2ForCausalLM", {"conv_L_cache": 4}),
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_variants(variant: str, device: str, folder: Callable[..., Path], gguf: Callable[..., Path]) -> None:
-    architecture, changes = VARIANTS[variant]
-    expected = transformers_logits(folder(architecture, **changes), IDS)
-    with load(gguf(architecture, **changes), device) as model:
-        near(model.logits(IDS), expected)
-        with model.sequence() as sequence:
-            near(np.stack([sequence.append(i) for i in IDS]), expected)
 
 
 def test_mixtral_is_a_llama_with_experts(data: Path) -> None:

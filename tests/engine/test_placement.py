@@ -419,7 +419,7 @@ def planned_on(*devices: Device, **options: Any) -> Plan:
 
 
 def test_a_plan_for_simulated_devices() -> None:
-    plan = planned_on(fake("gpu:0", 4 * MIB), CPU)
+    plan = planned_on(fake("gpu:0", 5 * MIB), CPU)
     assert plan.fits
     assert 0 < plan.placement.layers.count("gpu:0") < N_LAYERS
     in_file = {p.layer: p.weights for p in plan.parts}

@@ -47,12 +47,12 @@ CPU = ("c", 100 * GIB)
         ([CPU], "c cccccccc c"),
         ([("g", 100 * GIB), CPU], "c gggggggg g"),
         ([("g", 5 * GIB), CPU], "c ccccgggg c"),  # the last layers first
-        ([("g", 8.9 * GIB), CPU], "c gggggggg c"),  # and the output after them
+        ([("g", 9.1 * GIB), CPU], "c gggggggg c"),  # and the output after them
         ([("g", 0.5 * GIB), CPU], "c cccccccc c"),  # tiny
         ([("g", 0), CPU], "c gggggggg g"),  # says nothing of its memory: it is tried
         ([("g0", 20 * GIB), ("g1", 20 * GIB), CPU], "c 00001111 1"),
         ([("g0", 10 * GIB), ("g1", 30 * GIB), CPU], "c 00111111 1"),
-        ([("g0", 2.5 * GIB), ("g1", 3.5 * GIB), CPU], "c ccc00111 c"),
+        ([("g0", 2.8 * GIB), ("g1", 4.1 * GIB), CPU], "c ccc00111 c"),
         ([("g0", 3 * GIB), ("g1", 0.1 * GIB), CPU], "c cccccc00 c"),
         ([(f"g{i}", 20 * GIB) for i in range(4)] + [CPU], "c 00112233 3"),
         ([(f"g{i}", 20 * GIB) for i in range(8)] + [CPU], "c 01234567 7"),
@@ -60,12 +60,26 @@ CPU = ("c", 100 * GIB)
         ([("g0", 4 * GIB), ("g1", 4 * GIB)], "0 00001111 1"),  # too little, and evenly so
         ([("i", 100 * GIB), CPU], "c iiiiiiii i"),
         ([("i", 0), CPU], "c iiiiiiii i"),
-        ([("i", 100 * GIB), ("c", 5 * GIB)], "c cccciiii c"),  # the CPU's memory is its own
+        ([("i", 100 * GIB), ("c", 5.6 * GIB)], "c cccciiii c"),  # the CPU's memory is its own
     ],
     ids=str,
 )
 def test_where_layers_go(devices: list[tuple[str, float]], expected: str) -> None:
     assert drawn(placed(model(input=GIB // 2, output=GIB // 2), *devices)) == expected
+
+
+@pytest.mark.parametrize(
+    ("free", "n_layers"),
+    [(1.4, 1), (1.3, 0), (4.1, 3), (3.9, 2), (5.1, 4), (4.9, 3), (9.1, 8), (8.9, 7)],
+)
+def test_what_is_left_free(free: float, n_layers: int) -> None:
+    """1 GiB; of less than 4 GiB, a quarter."""
+    assert drawn(placed(model(), ("g", free * GIB), CPU)).count("g") == n_layers + (n_layers == 8)
+
+
+def test_of_a_large_device_a_twentieth_is_left_free() -> None:
+    assert drawn(placed(model(19), ("g", 20.1 * GIB), CPU)).count("g") == 20
+    assert drawn(placed(model(95), ("g", 98 * GIB), CPU)).count("g") == 93
 
 
 def test_whether_it_fits() -> None:
@@ -79,8 +93,8 @@ def test_whether_it_fits() -> None:
 
 def test_cache_and_graph_take_room_too() -> None:
     sizes = ModelSizes((LayerSizes(GIB, cache=GIB),) * 4, graph=GIB)
-    assert drawn(placed(sizes, ("g", 5.3 * GIB), CPU)) == "c ccgg c"
-    assert drawn(placed(sizes, ("g", 5.3 * GIB), CPU, kv_offload=False)) == "c gggg g"
+    assert drawn(placed(sizes, ("g", 6.1 * GIB), CPU)) == "c ccgg c"
+    assert drawn(placed(sizes, ("g", 6.1 * GIB), CPU, kv_offload=False)) == "c gggg g"
 
 
 def test_an_embedding_that_is_the_output_too_is_on_both_devices() -> None:
@@ -112,7 +126,7 @@ def test_explicit_options(options: dict[str, Any], expected: str) -> None:
 
 
 def test_the_main_device_is_filled_first() -> None:
-    devices = [("g0", 5.5 * GIB), ("g1", 40 * GIB), CPU]
+    devices = [("g0", 6.1 * GIB), ("g1", 40 * GIB), CPU]
     assert drawn(placed(model(output=1), *devices, main_gpu=0)) == "c 11100000 0"
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.families.row import Row
-from tests.support.tiny_bert import VOCAB, make_tiny_bert, write_safetensors, write_sentence_modules
+from tests.support.tiny_bert import VOCAB, edit_json, make_tiny_bert, write_safetensors, write_sentence_modules
 from tests.support.tiny_text import make_tokenizer
 
 Array = np.ndarray[Any, Any]
@@ -53,6 +54,67 @@ def gemma_vector(folder: Path, states: Array) -> Array:
 
 _WORDPIECE: dict[str, Any] = {"vocab_size": len(VOCAB), "pad_token_id": 0, "bos_token_id": ..., "eos_token_id": ...}
 
+
+def as_published(folder: Path) -> None:
+    """Give config.json the names of Nomic's own code too, as in its repositories. The tensors have them already."""
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "n_embd": config["hidden_size"],
+        "n_inner": config["intermediate_size"],
+        "n_layer": config["num_hidden_layers"],
+        "n_head": config["num_attention_heads"],
+        "n_positions": 8192,
+        "max_trained_positions": 2048,
+        "activation_function": "swiglu",
+        "layer_norm_epsilon": config["layer_norm_eps"],
+        "rotary_emb_base": config.pop("rope_parameters")["rope_theta"],
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False,
+        "rotary_emb_scale_base": None,
+        "causal": False,
+        "prenorm": False,
+        "qkv_proj_bias": False,
+        "mlp_fc1_bias": False,
+        "mlp_fc2_bias": False,
+    }
+    del config["max_position_embeddings"], config["head_dim"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def mixture_as_published(folder: Path) -> None:
+    """As Nomic publishes version 2: one bias of all experts, which is zero, and other names of dense MLPs."""
+    as_published(folder)
+    safetensors = pytest.importorskip("safetensors.numpy")
+    weights = safetensors.load_file(folder / "model.safetensors")
+    names = {"embeddings.LayerNorm": "emb_ln", "layers.": "encoder.layers.", "self_attn.o_proj": "attn.out_proj"}
+    names |= {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
+    names |= {"up_proj": "fc1", "down_proj": "fc2", "self_attn.q_proj": "attn.Wqkv"}
+    for old, new in names.items():
+        weights = {name.replace(old, new): value for name, value in weights.items()}
+    for name in [name for name in weights if ".attn.Wqkv." in name]:
+        parts = [name, *(name.replace("attn.Wqkv", f"self_attn.{part}_proj") for part in "kv")]
+        weights[name] = np.concatenate([weights.pop(part) for part in parts])
+    weights["encoder.layers.1.mlp.experts.bias"] = np.zeros(64, np.float32)
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    biases = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True)
+    edit_json(folder, "config.json", architectures=["NomicBertModel"], activation_function="gelu", n_positions=2048)
+    edit_json(folder, "config.json", **biases)
+
+
+def modern_as_published(folder: Path) -> None:
+    """Give config.json the names that it has in the repository of ModernBERT."""
+    config = json.loads((folder / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    config |= {
+        "layer_norm_eps": config["norm_eps"],
+        "global_attn_every_n_layers": 3,
+        "global_rope_theta": rope["full_attention"]["rope_theta"],
+        "local_rope_theta": rope["sliding_attention"]["rope_theta"],
+    }
+    del config["layer_types"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 ROWS: dict[str, Row] = {
     "bert": Row(
         "BertModel",
@@ -85,5 +147,45 @@ ROWS: dict[str, Row] = {
         },
         optional=("dense_*",),
         llamacpp_bound=1e-3,  # GELU
+    ),
+    "nomic-bert": Row(
+        "NomicBertModel",
+        "nomic-bert",
+        _ALL_HEADS | _WORDPIECE,
+        tokenizer=wordpiece,
+        prepare=as_published,
+        # theirs asks transformers, whose config adds head_dim
+        keys={"nomic-bert.attention.key_length": None, "nomic-bert.attention.value_length": None},
+        unused=("pooler.*",),
+        optional=("token_types.weight",),
+        excused={"head_dim": "GGUF has no key for it in encoders"},
+    ),
+    "nomic-bert-moe": Row(
+        "tests.families.nomic_moe:NomicMoeModel",
+        "nomic-bert-moe",
+        _ALL_HEADS
+        | _WORDPIECE
+        | {"num_hidden_layers": 4, "moe_every_n_layers": 2, "num_experts": 4, "moe_top_k": 2, "hidden_act": "gelu"},
+        tokenizer=wordpiece,
+        prepare=mixture_as_published,
+        # as in version 1; and the context that it means to write, 512, comes after the default of transformers
+        keys={
+            "nomic-bert-moe.attention.key_length": None,
+            "nomic-bert-moe.attention.value_length": None,
+            "nomic-bert-moe.context_length": 512,
+        },
+        unused=("pooler.*",),
+        optional=("token_types.weight",),
+        excused={"head_dim": "GGUF has no key for it in encoders"},
+        llamacpp_bound=1e-3,  # GELU
+    ),
+    "modern-bert": Row(
+        "ModernBertModel",
+        "modern-bert",
+        _ALL_HEADS
+        | {"num_hidden_layers": 5, "local_attention": 10, "pad_token_id": 1, "cls_token_id": 0}
+        | {"sep_token_id": 1},
+        prepare=modern_as_published,
+        llamacpp_bound=2e-3,  # GELU
     ),
 }

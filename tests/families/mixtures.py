@@ -82,7 +82,20 @@ ROWS: dict[str, Row] = {
     "deepseek-v2-lite": Row(
         "DeepseekV2ForCausalLM",
         "deepseek2",
-        _MLA | {"q_lora_rank": None, "n_routed_experts": 4, "n_shared_experts": 2, "n_group": 1, "topk_group": 1},
+        _MLA
+        | {"q_lora_rank": None, "n_routed_experts": 4, "n_shared_experts": 2, "n_group": 1, "topk_group": 1}
+        | {"first_k_dense_replace": 0, "routed_scaling_factor": 3.0}
+        | {"rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}},
+        llamacpp="it takes one matrix for the queries only in models of 27 layers",
+        excused={"kv heads": "all heads read one latent"},
+    ),
+    "deepseek-v3-one-query-matrix": Row(
+        "DeepseekV3ForCausalLM",
+        "deepseek2",
+        _MLA
+        | {"q_lora_rank": None, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1}
+        | {"norm_topk_prob": False, "scoring_func": "sigmoid", "rope_parameters": YARN},
+        n_tokens=60,
         llamacpp="it takes one matrix for the queries only in models of 27 layers",
         excused={"kv heads": "all heads read one latent"},
     ),
@@ -137,6 +150,7 @@ ROWS: dict[str, Row] = {
             }
         },
         n_tokens=32,
+        weights={"experts.down_proj": lambda w: w / 2},
     ),
     "laguna-full": Row(  # a gate for each element, and no window
         "LagunaForCausalLM",
@@ -169,7 +183,8 @@ ROWS: dict[str, Row] = {
         "MiniMaxM2ForCausalLM",
         "minimax-m2",
         {"head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16, "scoring_func": "sigmoid"},
-        n_tokens=32,
+        n_tokens=60,
+        weights={"experts.down_proj": lambda w: w / 2},
     ),
     "olmoe": Row(
         "OlmoeForCausalLM",
@@ -190,13 +205,14 @@ ROWS: dict[str, Row] = {
         "Ernie4_5_MoeForCausalLM",
         "ernie4_5-moe",
         _ERNIE | {"moe_layer_start_index": 1},
-        n_tokens=32,
+        n_tokens=60,
     ),
     "ernie4_5-moe-step": Row(
         "Ernie4_5_MoeForCausalLM",
         "ernie4_5-moe",
         _ERNIE | {"num_hidden_layers": 6, "moe_layer_start_index": 2, "moe_layer_interval": 2},
-        n_tokens=32,
+        n_tokens=60,
+        weights={"experts.down_proj": lambda w: w / 2, "experts.gate_up_proj": lambda w: w / 2},
         llamacpp="it cannot load the file: it expects experts in all layers after the dense ones",
     ),
     "hunyuan-moe": Row(
@@ -205,6 +221,7 @@ ROWS: dict[str, Row] = {
         {"head_dim": 32, "num_experts": 4, "moe_topk": [2] * 3}
         | {"moe_intermediate_size": [96] * 3, "num_shared_expert": [1] * 3},
         n_tokens=32,
+        no_shift="shiftable",
     ),
     "hy_v3": Row(
         "HYV3ForCausalLM",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.tiny_text import VOCAB_SIZE, make_tokenizer
 
-__all__ = ["COMMON", "Row", "coarse", "make_folder", "text_ids"]
+__all__ = ["COMMON", "Row", "coarse", "make_folder", "oracle_class", "text_ids"]
 
 Array = np.ndarray[Any, Any]
 
@@ -40,7 +41,7 @@ class Row:
     """
 
     model: str
-    """The class of transformers: it makes the folder, and computes the expected logits."""
+    """The class of transformers, or "module:class". It makes the folder, and computes the expected logits."""
 
     arch: str
     """``general.architecture`` of the GGUF file."""
@@ -110,8 +111,8 @@ def text_ids(n: int, n_vocab: int = 250) -> list[int]:
 def make_folder(row: Row, folder: Path) -> Path:
     """Write the Hugging Face folder of a row. Skip the test if torch or transformers is missing."""
     torch = pytest.importorskip("torch", reason="the table makes its models with torch")
-    transformers = pytest.importorskip("transformers", reason="the table makes its models with transformers")
-    cls = getattr(transformers, row.model)
+    pytest.importorskip("transformers", reason="the table makes its models with transformers")
+    cls = oracle_class(row)
     config = {name: value for name, value in (COMMON | dict(row.config)).items() if value is not ...}
     model = cls(cls.config_class(**config)).eval()
     drawn = dict(model.named_parameters())
@@ -123,6 +124,12 @@ def make_folder(row: Row, folder: Path) -> Path:
     model.save_pretrained(folder)
     row.tokenizer(folder)
     return folder
+
+
+def oracle_class(row: Row) -> Any:
+    """The class that ``row.model`` names."""
+    module, _, name = row.model.rpartition(":")
+    return getattr(importlib.import_module(module or "transformers"), name)
 
 
 def _draw(name: str, initial: Array, row: Row) -> Array:

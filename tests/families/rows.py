@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tests.families import dense, encoders, hybrids, mixtures
+from tests.families import dense, encoders, gemmas, hybrids, mixtures, pictures, state_spaces
 from tests.families.row import Row
 
-__all__ = ["ENCODERS", "ROWS", "TEXT"]
+__all__ = ["ENCODERS", "OTHERS", "ROWS", "TEXT"]
 
-TEXT: dict[str, Row] = dense.ROWS | mixtures.ROWS | hybrids.ROWS
+TEXT: dict[str, Row] = dense.ROWS | gemmas.ROWS | mixtures.ROWS | hybrids.ROWS | state_spaces.ROWS | pictures.ROWS
 ENCODERS: dict[str, Row] = encoders.ROWS
 ROWS: dict[str, Row] = TEXT | ENCODERS
+OTHERS = {"rwkv7": "tests/engine/test_rwkv7.py"}
+"""The tests of architectures for which transformers has no model."""

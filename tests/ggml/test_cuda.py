@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,47 @@ def test_cuda_comes_from_the_wheels(machine: Machine, cuda: int, folders: list[s
     assert found["verdicts"][0]["outcome"] == "available"
 
 
+@pytest.mark.parametrize("variable", ["CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX"])
+def test_cuda_comes_from_a_toolkit_or_from_conda(machine: Machine, tmp_path: Path, variable: str) -> None:
+    require_no_cublas()
+    machine.driver()
+    root = tmp_path / "toolkit"
+    for soname in ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13"):
+        machine.library(root / ("lib" if variable == "CONDA_PREFIX" else "lib64"), soname)
+    machine.plugin()
+    assert machine.verdict()["outcome"] == "missing-dependency"
+    assert "cuda:0" in machine.look(**{variable: str(root)})["devices"]
+
+
+def test_one_library_of_each_name_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the wheels first, then what a variable names, then what is installed in the usual folder."""
+    from hotshoe_ggml.quirks import nvidia
+
+    for folder, names in {
+        "site/nvidia/cu13/lib": ["libcublas.so.13", "libcudart.so.13"],
+        "site/nvidia/cublas/lib": ["libcublas.so.12"],
+        "second/nvidia/cu13/lib": ["libcublas.so.13"],
+        "conda/lib": ["libcublas.so.13", "libcublas.so.13.0.2", "libcublasLt.so.13.0.2"],
+        "usr/local/cuda-13.0/lib64": ["libcublasLt.so.13", "libcublas.so.11"],
+        "usr/local/cuda-12/lib64": ["libcublasLt.so.12"],
+    }.items():
+        (tmp_path / folder).mkdir(parents=True)
+        for name in names:
+            (tmp_path / folder / name).touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), str(tmp_path / "second")])
+    for name in ("CUDA_PATH", "CUDA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
+    assert [str(path.relative_to(tmp_path)) for path in nvidia.found(tmp_path)] == [
+        "site/nvidia/cu13/lib/libcudart.so.13",
+        "conda/lib/libcublasLt.so.13.0.2",
+        "usr/local/cuda-12/lib64/libcublasLt.so.12",
+        "site/nvidia/cu13/lib/libcublas.so.13",
+        "site/nvidia/cublas/lib/libcublas.so.12",
+        "usr/local/cuda-13.0/lib64/libcublas.so.11",
+    ]
+
+
 def test_wheels_of_another_cuda_do_not_help(machine: Machine) -> None:
     require_no_cublas()
     machine.driver()
@@ -186,7 +228,9 @@ def test_which_gpus_it_is_built_for(tmp_path: Path) -> None:
     smi.chmod(0o755)
     assert chosen("native", str(smi.parent), tmp_path) == (0, "86-real;90-real")
     code, release = chosen("release", str(smi.parent), tmp_path)
-    assert (code, "75-virtual" in release, "90" in release.split(";")) == (0, True, True)
+    assert code == 0
+    assert [name for name in release.split(";") if not name.endswith("-real")] == ["90"], "PTX of one"
+    assert [re.sub("[^0-9].*", "", name) for name in release.split(";")] == "75 80 86 89 90 100 120".split()
     assert chosen("native", str(tmp_path), tmp_path) == (0, release), "no GPU: for all of them"
     assert chosen("80-real;90", str(tmp_path), tmp_path) == (0, "80-real;90")
     code, words = chosen("86-real;fast", str(tmp_path), tmp_path)
@@ -217,6 +261,10 @@ def test_the_toolkit_is_an_installed_one_or_that_of_the_wheels(tmp_path: Path) -
         "without cuBLAS it is of no use"
     )
     assert find(site, path=str(own.parent), CUDACXX=str(half)).stdout == str(half), "what is named is taken"
+    script = "import runpy, sys; print(*runpy.run_path(sys.argv[1])['requirements']())"
+    command = [sys.executable, "-S", "-c", script, str(PLUGIN / "cmake" / "toolkit.py")]
+    required = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, check=True).stdout
+    assert all(name.endswith(">=13.0,<13.1") for name in required.split()), "PTX that drivers of CUDA 13.0 take"
     nothing = find(tmp_path)
     assert nothing.returncode == 1
     assert "pip install nvidia-cuda-nvcc" in nothing.stderr

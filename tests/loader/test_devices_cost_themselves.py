@@ -102,6 +102,31 @@ def test_a_limit_that_is_given_holds_for_named_devices_too(site):
         registry.select("acme:0")
 
 
+@pytest.mark.usefixtures("short", "probes")
+@pytest.mark.parametrize(("seconds", "outcome"), [(4, Outcome.AVAILABLE), (0.5, Outcome.TIMED_OUT)])
+def test_a_manifest_may_ask_for_a_longer_probe(site, seconds, outcome):
+    """For all of it: cuBLAS is hundreds of megabytes. It cannot ask for a shorter one."""
+    package = site.path / "acme"
+    package.mkdir()
+    wait = 2.5 if outcome is Outcome.AVAILABLE else 60
+    code = slow("('acme:0',)", "('acme:0',)", wait).replace("import time", f"import time\ntime.sleep({wait / 2})", 1)
+    (package / "__init__.py").write_text(code)
+    (package / "hotshoe-plugin.json").write_text(json.dumps({"format": 1, "probe_seconds": seconds}))
+    site.install("acme", None)
+    found = [each for each in load_all().verdicts if each.details.get("plugin") == "acme"]
+    assert found[0].outcome is outcome
+
+
+@pytest.mark.parametrize("seconds", [-1, 601, True, "60"])
+def test_a_manifest_that_asks_for_an_impossible_time(site, seconds):
+    package = site.path / "acme"
+    package.mkdir()
+    (package / "__init__.py").write_text(NATIVE)
+    (package / "hotshoe-plugin.json").write_text(json.dumps({"format": 1, "probe_seconds": seconds}))
+    site.install("acme", None)
+    assert '"probe_seconds" is' in verdict(load_all(), "acme").reason
+
+
 ADOPTS = (
     NATIVE
     + """

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 import hotshoe
-from tests.serve.conftest import DATA, VERSE, Server
+from hotshoe.serve.app import make_app
+from hotshoe.serve.front import Front
+from tests.serve.conftest import DATA, ROOT, VERSE, Server
 
 openai = pytest.importorskip("openai", reason="the package openai is not installed")
 ollama = pytest.importorskip("ollama", reason="the package ollama is not installed")
@@ -165,3 +168,16 @@ def test_ollama(server: Server, chat_server: Server) -> None:
         assert client.embeddings("vectors", "a").embedding == pytest.approx(client.embed("vectors", "a").embeddings[0])
         with pytest.raises(ollama.ResponseError, match="num_ctx is 9999, but smol was loaded with a context of 4096"):
             client.chat("smol", QUESTION, options={"num_ctx": 9999})
+
+
+def test_the_page_runs_as_it_stands(chat_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = code.replace("http://127.0.0.1:8080", chat_server.url).replace("SmolLM2-135M-Instruct.Q4_1", "smol")
+    exec(compile(code, "docs/serve.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    [expected] = re.findall(r"content\)  # (.*)", code)
+    assert printed[0] == expected
+    assert printed[1].startswith("cpu cpu (ggml-cpu")
+    paths = set(re.findall(r"`(/[a-z0-9/_]+)`", page))
+    assert {getattr(route, "path", "") for route in make_app(Front([])).routes} == paths

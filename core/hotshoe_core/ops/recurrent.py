@@ -5,7 +5,7 @@ the first step and returns the state after the last step, so a prompt may be com
 for these ops it is a vector of the outputs followed by the state, and the functions here split it.
 
 The reference is the recurrence written out over NumPy arrays. The same code over Tensors is the decomposition of a
-single step, about twenty nodes; several steps are decomposed into chunks (ops/_chunks.py), if the op has that form.
+single step, about twenty nodes; several steps are decomposed into chunks (ops/_chunks.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotshoe_core.errors import ShapeError
-from hotshoe_core.ops._chunks import chunked_attention, chunked_scan
+from hotshoe_core.ops._chunks import chunked_attention, chunked_scan, chunked_wkv6, chunked_wkv7
 from hotshoe_core.ops.movement import concat
 from hotshoe_core.ops.rules import F32, composite, require_finite, require_float
 from hotshoe_core.tensors.dtypes import DType
@@ -39,7 +39,7 @@ class Recurrence(NamedTuple):
 
 
 def _recurrence(
-    rule: Rule, *, like: str, chunked: Callable[..., tuple[Tensor, Tensor]] | None = None
+    rule: Rule, *, like: str, chunked: Callable[..., tuple[Tensor, Tensor]]
 ) -> Callable[[Callable[..., Any]], Callable[..., Recurrence]]:
     """Add an op whose body returns (y, state), and make the function that records it.
 
@@ -55,7 +55,7 @@ def _recurrence(
         @functools.wraps(body)
         def packed(*operands: _Value, **attrs: Any) -> _Value:
             several = operands[position].shape[1] > 1 and isinstance(operands[0], Tensor)
-            y, state = (chunked if chunked is not None and several else body)(*operands, **attrs)
+            y, state = (chunked if several else body)(*operands, **attrs)
             return _join([y.reshape(-1), state.reshape(-1)], 0)
 
         position = list(inspect.signature(body).parameters).index(like)
@@ -321,7 +321,7 @@ def _rwkv_wkv6_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape
     return v.shape, F32
 
 
-@_recurrence(_rwkv_wkv6_rule, like="v")
+@_recurrence(_rwkv_wkv6_rule, like="v", chunked=chunked_wkv6)
 def rwkv_wkv6(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: Tensor) -> Recurrence:
     """The WKV operator of RWKV-6 "Finch" (Peng et al. 2024, arXiv:2404.05892).
 
@@ -347,7 +347,7 @@ def _rwkv_wkv7_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape
     return v.shape, F32
 
 
-@_recurrence(_rwkv_wkv7_rule, like="v")
+@_recurrence(_rwkv_wkv7_rule, like="v", chunked=chunked_wkv7)
 def rwkv_wkv7(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor) -> Recurrence:
     """The WKV operator of RWKV-7 "Goose" (Peng et al. 2025, arXiv:2503.14456).
 

@@ -13,6 +13,7 @@ import io
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 import hotshoe
@@ -22,6 +23,9 @@ from hotshoe_core.errors import ModelError, did_you_mean
 from hotshoe_core.errors.text import legible, shown
 
 __all__ = ["all_commands", "main"]
+
+DEBUG = "HOTSHOE_DEBUG"
+"""This environment variable, if it is not empty, makes errors print the traceback too."""
 
 _COMMANDS = (
     *("run", "chat", "serve", "embed", "rerank", "devices", "doctor", "plan", "bench"),
@@ -49,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except hotshoe.HotshoeError as error:
         options = getattr(args, "options", ())
         hint = "" if error.hint is None else f"\n  hint: {in_options(error.hint, options)}"
-        _say(f"error: {in_options(error.message, options)}{hint}")
+        _say(f"{_traceback(error)}error: {in_options(error.message, options)}{hint}{_place(error)}")
         return 2
     except OSError as error:
         missing = isinstance(error, FileNotFoundError) and error.filename is not None
@@ -58,6 +62,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnicodeDecodeError as error:
         _say(f"error: the input is not {error.encoding} text: {error.reason} at byte {error.start}")
         return 2
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)) if os.environ.get(DEBUG) else ""
+
+
+def _place(error: BaseException) -> str:
+    """The line of a model family's author that led to the error, if it is not hotshoe's own family."""
+    from hotshoe.families import author_line
+
+    line = author_line(error)
+    return "" if line is None else f"\n  at: {line}; {DEBUG}=1 shows the whole traceback"
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.cli._kit import Results, run_here, run_isolated
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import show, show_json, table
+from hotshoe_core.errors import HotshoeError
 
 if TYPE_CHECKING:
-    from hotshoe_core import Backend, BackendParams, DType
-    from hotshoe_loader import Registry
+    from hotshoe_core import Backend, DType
 
 __all__ = ["add_parser", "run"]
 
@@ -42,37 +40,28 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument("device", metavar="DEVICE", help="a device's name, as `hotshoe devices` lists it")
     parser.add_argument("-k", metavar="EXPRESSION", help="run only tests whose names match, as with pytest")
     parser.add_argument("-x", action="store_true", help="stop at the first failure")
+    parser.add_argument(
+        "--isolate",
+        action="store_true",
+        help="run the tests in child processes: a test that ends its process is a failure, and the others go on",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Returns 0 if all tests passed, 1 if some failed. Raises HotshoeError if no test can run: exit code 2."""
-    import hotshoe
     from hotshoe_loader import load_all
-
-    try:
-        import pytest
-    except ImportError as error:
-        raise hotshoe.HotshoeError("the conformance kit needs pytest", hint="pip install pytest") from error
 
     registry = load_all(device=args.device)
     registry.select(args.device)  # raises DeviceNotFoundError with the reason, which each test would repeat
-    results = _Results()
-    _give(registry, args.device)
-    options = ["--pyargs", "hotshoe_core.testing.on_device", "-p", "no:cacheprovider", "-c", os.devnull, "-q"]
-    options += ["--no-header", "--no-summary", "--tb=no", "-p", "no:warnings"]
-    options += ["--noconftest"]  # those of the current folder are for other tests
-    options += ["-k", args.k] if args.k else []
-    options += ["-x"] if args.x else []
     with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
-        code = pytest.main(options, plugins=[results])
-    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
-        raise hotshoe.HotshoeError(f"-k {args.k!r} matches no test", hint="leave it out to run all tests")
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise hotshoe.HotshoeError(
-            f"pytest failed with exit code {int(code)}", hint="the output of pytest above names the cause"
-        )
+        if args.isolate:
+            results = run_isolated(args.device, args.k, first=args.x)
+        else:
+            results = run_here(registry, args.device, args.k, first=args.x)
+    if not results.names:
+        raise HotshoeError(f"-k {args.k!r} matches no test", hint="leave it out to run all tests")
     with registry.open(args.device) as backend:
         matrix = _matrix(backend, results)
     report = {
@@ -81,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         "passed": results.n_passed,
         "skipped": results.skipped,
         "failed": results.failed,
+        "aborted": results.aborted,
         "causes": sorted(results.causes.values(), key=len, reverse=True),
         "ops": {op: {dtype.name: sorted(found) for dtype, found in row.items()} for op, row in matrix.items()},
     }
@@ -88,58 +78,10 @@ def run(args: argparse.Namespace) -> int:
         show_json(report)
     else:
         show(_lines(report, matrix))
-    return int(code != pytest.ExitCode.OK)
+    return int(bool(results.failed))
 
 
-def _give(registry: Registry, device: str) -> None:
-    """Make the kit open the device through this registry."""
-    from hotshoe_core.testing import on_device
-
-    def opener(params: BackendParams) -> Backend:
-        return registry.open(device, params)
-
-    on_device.opener = opener
-
-
-class _Results:
-    """A pytest plugin that records the outcome of each test."""
-
-    def __init__(self) -> None:
-        self.n_passed = 0
-        self.names: set[str] = set()
-        self.failed: dict[str, str] = {}  # test → its last line
-        self.causes: dict[str, list[str]] = {}  # the tests that failed for one cause
-        self.skipped: dict[str, str] = {}
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        name = report.nodeid.partition("::TestDevice::")[2] or report.nodeid
-        self.names.add(name)
-        if report.failed:
-            self.failed[name] = _reason(report)
-            self.causes.setdefault(_cause(name, report), []).append(name)
-        elif report.skipped:
-            self.skipped[name] = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)
-        elif report.when == "call":
-            self.n_passed += 1
-
-
-def _reason(report: Any) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return str(getattr(crash, "message", report.longrepr)).strip()
-
-
-def _cause(name: str, report: Any) -> str:
-    """Equal for tests that fail for the same cause: wrong numbers of one op, or one error raised at one place."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    if crash is None:
-        return _reason(report)
-    if Path(crash.path).name == "kit.py":
-        return (name.partition("[")[2] or name).split()[0]
-    line, *_ = _reason(report).splitlines() or [""]
-    return f"{crash.path}:{crash.lineno}: {re.sub('[^A-Za-z]+', ' ', line)}"
-
-
-def _matrix(backend: Backend, results: _Results) -> dict[str, dict[DType, set[str]]]:
+def _matrix(backend: Backend, results: Results) -> dict[str, dict[DType, set[str]]]:
     """How the backend computes each tested op (or every op, if no op was tested), with "wrong" where a test failed."""
     from hotshoe_core.testing import OP_CASES
     from hotshoe_core.testing.matrix import dtype_of, outcomes
@@ -160,7 +102,7 @@ def _lines(report: Mapping[str, Any], matrix: Mapping[str, Mapping[DType, set[st
         yield from _tables(matrix, [d for d in dtypes if d.is_quantized == quantized])
     yield from ("", *_LEGEND, "")
     for first, *others in report["causes"][:_MAX_CAUSES]:
-        yield f"FAILED {first}"
+        yield f"{'ABORTED' if first in report['aborted'] else 'FAILED'} {first}"
         yield from (f"    {line}" for line in report["failed"][first].splitlines()[:_MAX_LINES])
         if others:
             yield f"    the same cause in {len(others)} more: {others[-1]}{', …' if others[1:] else ''}"

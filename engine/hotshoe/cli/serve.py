@@ -1,4 +1,4 @@
-"""``hotshoe serve MODEL…``: offer models to clients that speak OpenAI's, Ollama's or Jina's dialect."""
+"""``hotshoe serve MODEL…``: offer models to clients of OpenAI's, Anthropic's, Ollama's or Jina's dialect."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser = commands.add_parser(
         "serve",
         usage="%(prog)s [options] MODEL [MODEL ...]",
-        help="offer models to clients: OpenAI's, Ollama's and Jina's dialects",
+        help="offer models to clients: OpenAI's, Anthropic's, Ollama's and Jina's dialects",
         description="Load models and answer requests: /v1/chat/completions, /v1/completions, /v1/embeddings, "
-        "/v1/models, /v1/rerank, and Ollama's /api. Each model has a process of its own. Only programs of this machine "
-        "can ask, unless --host says otherwise.",
+        "/v1/models, /v1/messages, /v1/rerank, and Ollama's /api. Each model has a process of its own. Only programs of "
+        "this machine can ask, unless --host says otherwise.",
     )
     parser.add_argument(
         "models", nargs="+", metavar="MODEL", help="a GGUF file, or NAME=FILE; the name is otherwise the file's"

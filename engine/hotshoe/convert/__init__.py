@@ -26,7 +26,8 @@ Converters can import from here:
 - ``make_layout``: makes the FileLayout. ``Rules``: what differs between the checkpoint's tensors and the model's.
   ``Recipe``, ``plus``, ``interleave``, ``minus_exp``: how a tensor is made. ``Array``: the type of values.
 - ``ModelSizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``refuse_quantized``: for text models. ``expert_keys`` and
-  ``mixture_keys``: for those with experts. ``window_keys``: for those with a sliding window in some layers.
+  ``mixture_keys``: for those with experts. ``windowed_layers`` and ``window_keys``: for those with a sliding window in
+  some layers.
 - ``tokenizer_metadata``, ``wordpiece_metadata``: read tokenizer files.
 - ``FileLayout``, ``TensorLayout``: what is written, for a converter that does without ``make_layout``. A metadata value
   gets the GGUF type of its Python type.
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._convert import convert, find_converter
     from hotshoe.convert._layout import FileLayout, TensorLayout
     from hotshoe.convert._match import Array, Recipe, Rules, interleave, minus_exp, plus
-    from hotshoe.convert._mixture import expert_keys, mixture_keys, window_keys
+    from hotshoe.convert._mixture import expert_keys, mixture_keys, window_keys, windowed_layers
     from hotshoe.convert._rope import Rope, read_rope
     from hotshoe.convert._schema import make_layout
     from hotshoe.convert._sizes import ModelSizes, read_sizes, refuse_quantized
@@ -73,6 +74,7 @@ __all__ = [
     "refuse_quantized",
     "tokenizer_metadata",
     "window_keys",
+    "windowed_layers",
     "wordpiece_metadata",
 ]
 
@@ -82,7 +84,7 @@ _MODULES = {
     "_convert": ("convert", "find_converter"),
     "_layout": ("FileLayout", "TensorLayout"),
     "_match": ("Array", "Recipe", "Rules", "interleave", "minus_exp", "plus"),
-    "_mixture": ("expert_keys", "mixture_keys", "window_keys"),
+    "_mixture": ("expert_keys", "mixture_keys", "window_keys", "windowed_layers"),
     "_rope": ("Rope", "read_rope"),
     "_schema": ("make_layout",),
     "_sizes": ("ModelSizes", "read_sizes", "refuse_quantized"),

@@ -121,11 +121,12 @@ class _Matcher:
         self.cut: dict[str, list[str]] = {}
         """The tensors of the file, by the name that they would have in one tensor, as the checkpoint has them."""
         self._choose_forms(model, shapes)
-        optional = absent_optional(model, set())
+        absent = absent_optional(model, {p for p in model.parameters() if not shapes.keys().isdisjoint(p.names)})
         self.parameters = [
             p
             for p in model.parameters()
-            if not (p.optional or p in optional) or _in_layer(p.names[0]) in rules.required
+            if rules.constants.keys().isdisjoint(p.names)
+            and (not (p.optional or p in absent) or _in_layer(p.names[0]) in rules.required)
         ]
         self.wanted: dict[str, Parameter | None] = dict.fromkeys(unused)
         for p in reversed(self.parameters):  # the first that declares a name has it

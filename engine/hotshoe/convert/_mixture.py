@@ -10,7 +10,7 @@ from hotshoe.convert._checkpoint import REQUIRED
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["expert_keys", "mixture_keys", "window_keys"]
+__all__ = ["expert_keys", "mixture_keys", "window_keys", "windowed_layers"]
 
 # The key in GGUF, its type, and what DeepSeek and most later models call it in config.json
 _SETTINGS: dict[str, tuple[Any, str]] = {
@@ -69,29 +69,40 @@ def mixture_keys(
     return keys
 
 
+def windowed_layers(checkpoint: Checkpoint, n_layers: int, *, period: int, dense_first: bool = False) -> list[bool]:
+    """Which layers have a sliding window, by ``layer_types``.
+
+    Without layer_types, one layer in ``period`` has no window: the last one, or with ``dense_first`` the first.
+
+    Raises ModelFileError if layer_types is invalid.
+    """
+    kinds = checkpoint.config.get("layer_types")
+    if kinds is None:
+        return _usual(n_layers, period, dense_first)
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != n_layers or not all(kind in known for kind in kinds):
+        raise checkpoint.invalid("layer_types", kinds, f"a list of {n_layers}, each {' or '.join(map(repr, known))}")
+    return [kind == "sliding_attention" for kind in kinds]
+
+
 def window_keys(checkpoint: Checkpoint, n_layers: int, *, period: int, dense_first: bool = False) -> dict[str, Any]:
     """The GGUF keys of the sliding window, from ``sliding_window`` and ``layer_types``.
 
-    Without layer_types, and without a key of GGUF, one layer in ``period`` has no window: the last one, or with
-    ``dense_first`` the first. Returns no keys if no layer has a window.
+    period, dense_first: what readers assume without a key: see ``windowed_layers``. Returns no keys if no layer has a
+    window.
 
     Raises ModelFileError if a setting is invalid.
     """
-    full = 0 if dense_first else period - 1
-    usual = ["full_attention" if i % period == full else "sliding_attention" for i in range(n_layers)]
-    kinds = checkpoint.config.get("layer_types") or usual
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != n_layers
-        or not set(kinds) <= {"full_attention", "sliding_attention"}
-    ):
-        raise checkpoint.invalid(
-            "layer_types", kinds, f"a list of {n_layers}, each 'full_attention' or 'sliding_attention'"
-        )
+    windowed = windowed_layers(checkpoint, n_layers, period=period, dense_first=dense_first)
     window = checkpoint.count("sliding_window")
-    if not window or "sliding_attention" not in kinds:
+    if not window or not any(windowed):
         return {}
     keys: dict[str, Any] = {"attention.sliding_window": window}
-    if kinds != usual:
-        keys["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in kinds]
+    if windowed != _usual(n_layers, period, dense_first):
+        keys["attention.sliding_window_pattern"] = windowed
     return keys
+
+
+def _usual(n_layers: int, period: int, dense_first: bool) -> list[bool]:
+    full = 0 if dense_first else period - 1
+    return [i % period != full for i in range(n_layers)]

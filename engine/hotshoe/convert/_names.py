@@ -54,6 +54,22 @@ NAMES: Names = {
     "layers.mlp.experts.gate_proj": "ffn_gate_exps",
     "layers.mlp.experts.up_proj": "ffn_up_exps",
     "layers.mlp.experts.down_proj": "ffn_down_exps",
+    # Gemma 4
+    "layers.post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "layers.post_feedforward_layernorm_2": "post_ffw_norm_2",
+    "layers.pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "layers.router.proj": "ffn_gate_inp",
+    "layers.router.scale": "ffn_gate_inp.scale",
+    "layers.router.per_expert_scale": "ffn_down_exps.scale",
+    "layers.experts.gate_up_proj": "ffn_gate_up_exps",
+    "layers.experts.down_proj": "ffn_down_exps",
+    "layers.layer_scalar": "layer_output_scale",
+    "layers.per_layer_input_gate": "inp_gate",
+    "layers.per_layer_projection": "proj",
+    "layers.post_per_layer_input_norm": "post_norm",
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
     # as transformers 5 has experts in memory: all in one tensor
     "layers.mlp.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
     "layers.mlp.shared_experts.gate_proj": "ffn_gate_shexp",
@@ -87,6 +103,27 @@ NAMES: Names = {
     "layers.mixer.D": "ssm_d",
     "layers.mixer.norm": "ssm_norm",
     "layers.mixer.out_proj": "ssm_out",
+    "layers.mixer.q_proj": "attn_q",
+    "layers.mixer.k_proj": "attn_k",
+    "layers.mixer.v_proj": "attn_v",
+    "layers.mixer.o_proj": "attn_output",
+    "layers.mixer.up_proj": "ffn_up",
+    "layers.mixer.down_proj": "ffn_down",
+    "layers.mixer.gate": "ffn_gate_inp",
+    "layers.mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "layers.mixer.experts.up_proj": "ffn_up_exps",
+    "layers.mixer.experts.down_proj": "ffn_down_exps",
+    "layers.mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "layers.mixer.shared_experts.down_proj": "ffn_down_shexp",
+    "layers.mixer.fc1_latent_proj": "ffn_latent_down",
+    "layers.mixer.fc2_latent_proj": "ffn_latent_up",
+    "layers.mamba.in_proj": "ssm_in",
+    "layers.mamba.conv1d": "ssm_conv1d",
+    "layers.mamba.dt_bias": "ssm_dt.bias",
+    "layers.mamba.A_log": "ssm_a",
+    "layers.mamba.D": "ssm_d",
+    "layers.mamba.norm": "ssm_norm",
+    "layers.mamba.out_proj": "ssm_out",
     # gated delta nets
     "layers.linear_attn.in_proj_qkv": "attn_qkv",
     "layers.linear_attn.in_proj_z": "attn_gate",
@@ -112,6 +149,27 @@ NAMES: Names = {
     "layers.output.dense": "ffn_down",
     "layers.output.LayerNorm": "layer_output_norm",
     "pooler.dense": "cls",
+    # Nomic Embed and ModernBERT
+    "emb_ln": "token_embd_norm",
+    "embeddings.tok_embeddings": "token_embd",
+    "embeddings.norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    "layers.attn_norm": "attn_norm",
+    "layers.mlp_norm": "ffn_norm",
+    "layers.attn.Wqkv": "attn_qkv",
+    "layers.attn.Wo": "attn_output",
+    "layers.attn.out_proj": "attn_output",
+    "layers.norm1": "attn_output_norm",
+    "layers.norm2": "layer_output_norm",
+    "layers.mlp.Wi": "ffn_up",
+    "layers.mlp.Wo": "ffn_down",
+    "layers.mlp.fc1": "ffn_up",
+    "layers.mlp.fc11": "ffn_up",
+    "layers.mlp.fc12": "ffn_gate",
+    "layers.mlp.fc2": "ffn_down",
+    "layers.mlp.router.layer": "ffn_gate_inp",
+    "layers.mlp.experts.mlp.w1": "ffn_up_exps",
+    "layers.mlp.experts.mlp.w2": "ffn_down_exps",
     "2_Dense.linear": "dense_2",
     "3_Dense.linear": "dense_3",
     "classifier": "cls.output",
@@ -121,9 +179,9 @@ NAMES: Names = {
 
 
 # modules around the whole model; checkpoints of the same model have them or not
-_WRAPPERS = re.compile(r"(?:(?:model|language_model|backbone|bert|roberta|encoder)\.)*")
-_LAYER = re.compile(r"layers?\.(\d{1,9})\.")
-_BEFORE_NUMBER = re.compile(r"[\w.]*?layers?\.(?=\d)")
+_WRAPPERS = re.compile(r"(?:(?:model|language_model|transformer|backbone|bert|roberta|encoder)\.)*")
+_LAYER = re.compile(r"(?:layers?|h)\.(\d{1,9})\.")
+_BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?h)\.(?=\d)")
 _EXPERT = re.compile(r"(?<=\.experts)\.(\d{1,9})(?=\.)")
 _KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # gamma, beta: ported from TensorFlow
 

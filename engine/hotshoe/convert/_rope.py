@@ -60,6 +60,18 @@ class Rope:
             raise self.checkpoint.invalid(f"rope {key}", value, f"a list of {n} numbers above 0")
         return np.array(value, np.float32)
 
+    def sections(self, *default: int, interleaved: bool) -> list[int]:
+        """The four sections of M-RoPE, whose last is empty.
+
+        Raises ModelFileError if they are invalid; ConversionError if they have another layout than the architecture's.
+        """
+        if self.settings.get("mrope_interleaved", interleaved) is not interleaved:
+            raise self.checkpoint.refusal(f"mrope_interleaved is {not interleaved}; expected {interleaved}")
+        value = self.settings.get("mrope_section") or list(default)
+        if not isinstance(value, list) or len(value) != 3 or any(type(n) is not int or n < 0 for n in value):
+            raise self.checkpoint.invalid("rope mrope_section", value, "a list of 3 whole numbers")
+        return [*value, 0]
+
     def original_context(self) -> int:
         """The context length, in tokens, that the model was trained for before its RoPE was scaled."""
         default = self.checkpoint.config.get("original_max_position_embeddings")
@@ -151,4 +163,4 @@ def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, loca
 
 def _kind(settings: Mapping[str, Any]) -> str:
     kind = settings.get("rope_type") or settings.get("type") or "default"
-    return "longrope" if kind == "su" else str(kind)
+    return {"su": "longrope", "mrope": "default"}.get(str(kind), str(kind))

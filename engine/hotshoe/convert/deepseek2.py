@@ -15,13 +15,18 @@ from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout, Rope
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_latent", "latent_recipes"]
 
 _GATING = {"softmax": gguf.ExpertGatingFuncType.SOFTMAX, "sigmoid": gguf.ExpertGatingFuncType.SIGMOID}
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    return describe_latent(checkpoint, "deepseek2", {})
+
+
+def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> FileLayout:
+    """Describe the file of a model with this attention. ``more``: keys of variants."""
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("attention_bias", False, False)
     checkpoint.require("mlp_bias", False, False)
@@ -50,19 +55,28 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "leading_dense_block_count": n_dense,
         **_yarn_keys(rope),
         **rope.keys(),
+        **more,
     }
-    heads, stored = (sizes.n_heads, plain + v, kv), (sizes.n_heads * (plain + v), kv)
+    share = rope.number("partial_rotary_factor", rotated / (plain + rotated))
+    if share not in (1.0, rotated / (plain + rotated)):
+        raise checkpoint.refusal(f"partial_rotary_factor is {share}, but RoPE rotates {rotated} of {plain + rotated}")
     # layers that predict more than one token ahead are for training and are not written
     n_extra = min(checkpoint.count("num_nextn_predict_layers"), len(checkpoint.tensors))
     rules = Rules(
         required=["exp_probs_b.bias"] if _is_v3(checkpoint) else (),
-        recipes={
-            "attn_k_b.weight": Recipe(lambda value: value.reshape(heads)[:, :plain].swapaxes(1, 2), stored),
-            "attn_v_b.weight": Recipe(lambda value: value.reshape(heads)[:, plain:], stored),
-        },
+        recipes=latent_recipes(sizes.n_heads, plain, v, kv),
         ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(n_extra)),
     )
-    return make_layout(checkpoint, "deepseek2", keys, rules, vocab=sizes.vocab)
+    return make_layout(checkpoint, arch, keys, rules, vocab=sizes.vocab)
+
+
+def latent_recipes(n_heads: int, plain: int, v: int, kv: int) -> dict[str, Recipe]:
+    """Split the matrix that expands a latent of ``kv`` elements to ``plain`` of each key and ``v`` of each value."""
+    heads, stored = (n_heads, plain + v, kv), (n_heads * (plain + v), kv)
+    return {
+        "attn_k_b.weight": Recipe(lambda value: value.reshape(heads)[:, :plain].swapaxes(1, 2), stored),
+        "attn_v_b.weight": Recipe(lambda value: value.reshape(heads)[:, plain:], stored),
+    }
 
 
 def _mixture_keys(checkpoint: Checkpoint, n_experts: int) -> dict[str, Any]:

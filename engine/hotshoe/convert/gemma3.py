@@ -40,6 +40,7 @@ def describe_gemma3(checkpoint: Checkpoint, arch: str, more: dict[str, Any] | No
     if checkpoint.config.get("final_logit_softcapping"):
         keys["final_logit_softcapping"] = checkpoint.number("final_logit_softcapping")
     rules = Rules(
+        required=[f"dense_{folder[:1]}.weight" for folder in checkpoint.sentence.dense],
         names={"layers.post_attention_layernorm": "post_attention_norm"},
         # transformers multiplies by 1 + weight; a GGUF file contains the factor itself
         recipes={f"{name}.weight": plus(1.0) for name in _NORMS},

@@ -36,15 +36,21 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         keys.setdefault("hotshoe.rope.yarn_truncate", True)
     n, dim, ff = keys["expert_count"], sizes.dim, sizes.ff
     attention = checkpoint.biases(attention_bias=("attn_q", "attn_k", "attn_v", "attn_output"))
-    rules = Rules(
-        names=_NAMES,
-        required=[*attention, *(f"{name}.bias" for name in _BIASES)],
-        recipes={
+    if any(t.dtype == "MXFP4" for t in checkpoint.tensors.values()):  # as published: not transposed
+        matrices = {
+            "ffn_gate_exps.weight": Recipe(lambda v: v[:, ::2], (n, 2 * ff, dim), by_rows=True),
+            "ffn_up_exps.weight": Recipe(lambda v: v[:, 1::2], (n, 2 * ff, dim), by_rows=True),
+        }
+    else:
+        matrices = {
             "ffn_gate_exps.weight": Recipe(lambda v: v[..., ::2].swapaxes(1, 2), (n, dim, 2 * ff)),
             "ffn_up_exps.weight": Recipe(lambda v: v[..., 1::2].swapaxes(1, 2), (n, dim, 2 * ff)),
             "ffn_down_exps.weight": Recipe(lambda v: v.swapaxes(1, 2), (n, ff, dim)),
-            "ffn_gate_exps.bias": Recipe(lambda v: v[:, ::2], (n, 2 * ff)),
-            "ffn_up_exps.bias": Recipe(lambda v: v[:, 1::2], (n, 2 * ff)),
-        },
-    )
+        }
+    biases = {
+        "ffn_gate_exps.bias": Recipe(lambda v: v[:, ::2], (n, 2 * ff)),
+        "ffn_up_exps.bias": Recipe(lambda v: v[:, 1::2], (n, 2 * ff)),
+    }
+    required = [*attention, *(f"{name}.bias" for name in _BIASES)]
+    rules = Rules(names=_NAMES, required=required, recipes=matrices | biases)
     return make_layout(checkpoint, "gpt-oss", keys, rules, vocab=sizes.vocab)

@@ -20,8 +20,10 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     return describe_llama(checkpoint, default, {})
 
 
-def describe_llama(checkpoint: Checkpoint, n_kv_heads: int | None, more: dict[str, Any]) -> FileLayout:
-    """Describe the file of a model that GGUF calls "llama".
+def describe_llama(
+    checkpoint: Checkpoint, n_kv_heads: int | None, more: dict[str, Any], *, arch: str = "llama"
+) -> FileLayout:
+    """Describe the file of a model whose blocks are those of "llama".
 
     n_kv_heads: the default of num_key_value_heads; None for as many as query heads. more: keys of variants.
     """
@@ -43,4 +45,4 @@ def describe_llama(checkpoint: Checkpoint, n_kv_heads: int | None, more: dict[st
         },
         constants=rope.llama3_factors(sizes.head_dim),
     )
-    return make_layout(checkpoint, "llama", keys | more | rope.keys(), rules, vocab=sizes.vocab)
+    return make_layout(checkpoint, arch, keys | more | rope.keys(), rules, vocab=sizes.vocab)

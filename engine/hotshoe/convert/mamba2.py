@@ -14,9 +14,9 @@ from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, refuse_quanti
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["describe"]
+__all__ = ["CONTEXT", "describe", "mamba2_recipes", "refuse_time_step_limit"]
 
-_CONTEXT = 2**20  # there is no limit, but readers need one; llama.cpp's converter writes this number
+CONTEXT = 2**20  # there is no limit, but readers need one; llama.cpp's converter writes this number
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
@@ -27,7 +27,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("use_conv_bias", True, True)
     checkpoint.require("rms_norm", True, True)
     checkpoint.require("norm_before_gate", False, False)
-    _refuse_time_step_limit(checkpoint)
+    refuse_time_step_limit(checkpoint)
     n_layers, dim = checkpoint.layers(), checkpoint.integer("hidden_size")
     inner, head_dim = checkpoint.integer("expand", 2) * dim, checkpoint.integer("head_dim", 64)
     n_heads, n_groups = inner // head_dim, checkpoint.integer("n_groups", 8)
@@ -37,7 +37,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
             f"heads of head_dim {head_dim} in n_groups {n_groups}"
         )
     keys = {
-        "context_length": _CONTEXT,
+        "context_length": CONTEXT,
         "embedding_length": dim,
         # readers need both keys
         "feed_forward_length": 0,
@@ -52,12 +52,17 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     }
     rules = Rules(
         required=["ssm_conv1d.bias"],
-        recipes={
-            "ssm_a": Recipe(minus_exp),
-            "ssm_norm.weight": Recipe(lambda value: value.reshape(n_groups, -1), (inner,)),
-        },
+        recipes=mamba2_recipes(inner, n_groups),
     )
     return make_layout(checkpoint, "mamba2", keys, rules, vocab=_vocab(checkpoint))
+
+
+def mamba2_recipes(inner: int, n_groups: int) -> dict[str, Recipe]:
+    """How the tensors of the mixer are made. ``inner``: elements of the values of all heads."""
+    return {
+        "ssm_a": Recipe(minus_exp),
+        "ssm_norm.weight": Recipe(lambda value: value.reshape(n_groups, -1), (inner,)),
+    }
 
 
 def _vocab(checkpoint: Checkpoint) -> int:
@@ -68,7 +73,8 @@ def _vocab(checkpoint: Checkpoint) -> int:
     return larger if rows == (larger,) else vocab
 
 
-def _refuse_time_step_limit(checkpoint: Checkpoint) -> None:
+def refuse_time_step_limit(checkpoint: Checkpoint) -> None:
+    """Raise ConversionError if time steps have other limits than 0 and infinity."""
     stated: Any = checkpoint.config.get("time_step_limit")
     # JSON has no infinity: transformers 5 writes {"__float__": "Infinity"}, others Infinity
     limits = [e.get("__float__") if isinstance(e, dict) else e for e in stated] if isinstance(stated, list) else stated

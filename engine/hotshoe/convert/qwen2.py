@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, Rope
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_qwen2"]
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    return describe_qwen2(checkpoint, "qwen2", read_rope(checkpoint, "linear", "yarn"), {})
+
+
+def describe_qwen2(checkpoint: Checkpoint, arch: str, rope: Rope, more: dict[str, Any]) -> FileLayout:
+    """Describe the file of a model that ``arch`` names. more: keys of variants."""
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("use_sliding_window", False, False)
-    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
+    sizes = read_sizes(checkpoint)
     rules = Rules(required=("attn_q.bias", "attn_k.bias", "attn_v.bias"))
-    return make_layout(checkpoint, "qwen2", sizes.keys() | rope.keys(), rules, vocab=sizes.vocab)
+    return make_layout(checkpoint, arch, sizes.keys() | more | rope.keys(), rules, vocab=sizes.vocab)

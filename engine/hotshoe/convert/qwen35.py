@@ -27,7 +27,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     experts = checkpoint.config.get("num_experts") is not None
     sizes, rope = read_sizes(checkpoint, head_dim=256, dense=not experts), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | delta_keys(checkpoint, sizes, rope) | (mixture_keys(checkpoint, used=8) if experts else {})
-    keys["rope.dimension_sections"] = [*rope.settings.get("mrope_section", [11, 11, 10]), 0]
+    keys["rope.dimension_sections"] = rope.sections(11, 11, 10, interleaved=True)
     heads, groups, n_keys = (keys[f"ssm.{n}"] for n in ("time_step_rank", "group_count", "state_size"))
 
     def tile(value: Array, start: int = 0) -> Array:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Rules, expert_keys, make_layout, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from collections.abc import Mapping
 
-__all__ = ["describe"]
+    from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rope
+
+__all__ = ["describe", "describe_qwen3moe"]
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    # llama.cpp's converter writes no key, and readers scale the weights to sum to 1, as all published models do
+    more = {} if checkpoint.config.get("norm_topk_prob", False) else {"expert_weights_norm": False}
+    return describe_qwen3moe(checkpoint, "qwen3moe", read_rope(checkpoint, "linear", "yarn"), more)
+
+
+def describe_qwen3moe(
+    checkpoint: Checkpoint, arch: str, rope: Rope, more: dict[str, Any], recipes: Mapping[str, Recipe] | None = None
+) -> FileLayout:
+    """Describe the file of a model that ``arch`` names. more, recipes: what variants add."""
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("use_sliding_window", False, False)
     checkpoint.require("decoder_sparse_step", 1, 1)
     checkpoint.require("mlp_only_layers", [], [])
-    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
+    sizes = read_sizes(checkpoint)
     count = "num_local_experts" if "num_local_experts" in checkpoint.config else "num_experts"
     keys = sizes.keys() | expert_keys(checkpoint, count, used=8)
     keys["expert_feed_forward_length"] = checkpoint.integer("moe_intermediate_size")
-    if not checkpoint.config.get("norm_topk_prob", False):
-        # llama.cpp's converter writes no key, and readers scale the weights to sum to 1, as all published models do
-        keys["expert_weights_norm"] = False
-    rules = Rules(required=checkpoint.biases(attention_bias=("attn_q", "attn_k", "attn_v", "attn_output")))
-    return make_layout(checkpoint, "qwen3moe", keys | rope.keys(), rules, vocab=sizes.vocab)
+    biases = checkpoint.biases(attention_bias=("attn_q", "attn_k", "attn_v", "attn_output"))
+    rules = Rules(required=biases, recipes=recipes or {})
+    return make_layout(checkpoint, arch, keys | more | rope.keys(), rules, vocab=sizes.vocab)

@@ -63,7 +63,6 @@ class CausalCache:
         self._reach = {i: Reach(s.window, s.chunk) for i, s in self._layers.items()}
         self._backend = backend
         self._mask_dtype = config.mask_dtype
-        self._mask_values = np.array([0, -np.inf], config.mask_dtype.numpy)  # attended, not attended
         self._n_ubatch = n_ubatch
         total = n_tokens * n_sequences
         self.cells = {
@@ -112,11 +111,10 @@ class CausalCache:
         try:
             for reach, cells in self.cells.items():
                 feeds[f"cache.cells.{reach}"] = cells.allocate(positions, slots, n_rows)
-                mask = np.where(cells.mask(positions, slots, spans), *self._mask_values)
-                if n < n_rows:
-                    padding = np.full((n_rows - n, mask.shape[1]), -np.inf, mask.dtype)
-                    padding[:, 0] = 0  # any cell: a softmax of nothing is NaN
-                    mask = np.concatenate((mask, padding))
+                mask = np.empty((n_rows, cells.n_read), self._mask_dtype.numpy)
+                cells.write_mask(mask[:n], positions, slots, spans)
+                mask[n:] = -np.inf
+                mask[n:, 0] = 0  # any cell: a softmax of nothing is NaN
                 feeds[f"cache.mask.{reach}"] = mask
                 feeds[f"cache.positions.{reach}"] = np.maximum(cells.positions[: mask.shape[1]], 0)
         except CacheFullError:
@@ -194,7 +192,7 @@ class CausalCache:
         if by:
             self._rotate({r: m for r, m in moved.items() if len(m)}, by)
             for reach, cells in self.cells.items():
-                cells.positions[moved[reach]] += by
+                cells.move(slot, moved[reach], by)
 
     def _rotate(self, moved: dict[Reach, Array], by: int) -> None:
         layers = [i for i, s in self._layers.items() if s.rope is not None and self._reach[i] in moved]

@@ -7,7 +7,9 @@ by setting bits, and a sequence is removed by clearing them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from hotshoe_core.errors import CacheFullError
 __all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "slots_of"]
 
 _FREE = -1
+_BLOCK = 4096  # cells that are searched at a time
 
 Array = np.ndarray[Any, Any]
 SlotBits = int
@@ -47,6 +50,15 @@ def full(room: int, n: int) -> CacheFullError:
         f"the cache has room for {room} more tokens; {n} are to be added",
         hint="use a larger n_ctx or n_sequences, or remove a sequence",
     )
+
+
+@dataclass(slots=True)
+class _Row:
+    """The mask of a slot's next token: 0 for the cells that it attends to, -inf for the others."""
+
+    mask: Array
+    end: int
+    """The position after the last token of the slot."""
 
 
 class Reach(NamedTuple):
@@ -90,6 +102,9 @@ class Cells:
         self._per_octave = per_octave
         self.n_rows = max(-(-n // padding) * padding, n + n_scratch)
         self._allocated: Array | None = None  # the cells of a graph that is not committed yet
+        self._first_free = 0  # no cell before it is free
+        self._end = 0  # all cells from it on are free
+        self._rows: dict[int, _Row] = {}  # by slot
         self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
 
     @cached_property
@@ -104,7 +119,8 @@ class Cells:
 
     def room(self, keep: SlotBits = ALL_SLOTS) -> int:
         """Return how many cells would be free if only the rows of ``keep`` stayed."""
-        return int(self.n - np.count_nonzero(self.members & ~self._unseen() & keep))
+        used = self.members[: self._end]
+        return int(self.n - np.count_nonzero(used & ~self._unseen()[: self._end] & keep))
 
     def fits(self, allocations: Sequence[Allocation], keep: SlotBits, min_free: int, n_ubatch: int) -> bool:
         """Whether there is room for these tokens. Layers of a short reach keep only the ends of texts, and a graph."""
@@ -118,21 +134,27 @@ class Cells:
     def allocate(self, positions: Array, slots: Array, n_rows: int) -> Array:
         """Return a cell for each row, (n_rows,) I32; may free cells that no token attends to. Raises CacheFullError."""
         n = len(positions)
-        free = self._free()
+        free = self._free(n)
         if len(free) < n:
             self.members &= ~self._unseen()
             self._tidy()
-            free = self._free()
+            free = self._free(n)
         if len(free) < n:
             raise full(len(free), n)
-        cells = self._allocated = free[:n]
+        cells = self._allocated = free
         self.positions[cells] = positions
         self.members[cells] = np.int64(1) << slots
+        if n:
+            self._first_free = int(cells[-1]) + 1  # those before it were taken first
+            self._end = max(self._end, self._first_free)
         return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
 
-    def _free(self) -> Array:
-        free: Array = (self.members[: self.n] == 0).nonzero()[0].astype(np.int32)
-        return free
+    def _free(self, n: int) -> Array:
+        """Return the first ``n`` free cells, or all if there are fewer."""
+        end = min(self._end, self.n)
+        free = self._first_free + (self.members[self._first_free : end] == 0).nonzero()[0][:n]
+        beyond = np.arange(end, min(self.n, end + n - len(free)))
+        return np.concatenate((free, beyond)).astype(np.int32)
 
     def commit(self) -> None:
         self._allocated = None
@@ -142,6 +164,52 @@ class Cells:
             self.members[self._allocated] = 0
             self._tidy()
             self._allocated = None
+            self._rows.clear()
+
+    def write_mask(self, mask: Array, positions: Array, slots: Array, spans: tuple[Array, Array] | None = None) -> None:
+        """Write the mask of the cells just allocated: 0 where ``self.mask`` is True, else -inf. mask: (tokens, n_read).
+
+        If layers attend to all earlier tokens, and the rows of each slot continue its sequence, they see the cells that
+        the slot had, which are kept as a row, and of the new cells those up to their own.
+        """
+        if self.reach.most or spans is not None or not self._continue_rows(mask, positions, slots):
+            self._rows.clear()
+            mask[:] = -np.inf
+            mask[self.mask(positions, slots, spans)] = 0
+
+    def _continue_rows(self, mask: Array, positions: Array, slots: Array) -> bool:
+        cells = self._allocated
+        assert cells is not None  # called after allocate()
+        if not len(slots):
+            return True
+        starts = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist(), len(slots)]
+        parts = [(int(slots[i]), i, j) for i, j in pairwise(starts)]
+        if len({slot for slot, *_ in parts}) < len(parts):
+            return False
+        for slot, i, j in parts:
+            row = self._row(slot, cells[i:j], mask.dtype)
+            first = int(positions[i])
+            if first < row.end:
+                return False
+            part, new = mask[i:j], cells[i:j]
+            part[:] = row.mask[: mask.shape[1]]
+            if j - i == 1:
+                part[0, new[0]] = 0
+            else:
+                part[:, new] = np.triu(np.full((j - i, j - i), -np.inf, mask.dtype), 1)
+            row.mask[new] = 0
+            row.end = int(positions[j - 1]) + 1
+        return True
+
+    def _row(self, slot: int, new: Array, dtype: Any) -> _Row:
+        """Return the kept row of a slot, or make it from all cells of the slot except ``new``."""
+        if slot not in self._rows or self._rows[slot].mask.dtype != dtype:
+            held = self.held_by(slot)
+            held[new] = False
+            mask = np.full(self.n_rows, -np.inf, dtype)
+            mask[held] = 0
+            self._rows[slot] = _Row(mask, int(self.positions[held].max(initial=-1)) + 1)
+        return self._rows[slot]
 
     def mask(self, positions: Array, slots: Array, spans: tuple[Array, Array] | None = None) -> Array:
         """Return which of the first ``n_read`` cells each token attends to: (tokens, n_read) bool.
@@ -166,9 +234,10 @@ class Cells:
     @property
     def n_read(self) -> int:
         """The cells that a graph must read: up to the last one in use, rounded up."""
-        (used,) = self.members.nonzero()
-        n = int(used[-1]) + 1 if len(used) else 1
-        blocks = -(-n // self.padding)
+        while self._end and not self.members[self._end - 1]:
+            (used,) = self.members[max(0, self._end - _BLOCK) : self._end].nonzero()
+            self._end = max(0, self._end - _BLOCK) + (int(used[-1]) + 1 if len(used) else 0)
+        blocks = -(-max(1, self._end) // self.padding)
         blocks = blocks if self._per_octave is None else round_up(blocks, self._per_octave)
         return min(blocks * self.padding, self.most_read)
 
@@ -188,6 +257,12 @@ class Cells:
 
     def share(self, source: int, target: int, n: int) -> None:
         self.members[self.held_by(source) & (self.positions < n)] |= np.int64(1) << np.int64(target)
+        self._rows.pop(target, None)
+
+    def move(self, slot: int, cells: Array, by: int) -> None:
+        """Add ``by`` to the positions of cells that only this slot holds."""
+        self.positions[cells] += by
+        self._rows.pop(slot, None)
 
     def resume_position(self, slot: int, position: int) -> int:
         """Return the greatest position, at most ``position``, whose token would find everything that it attends to."""
@@ -210,6 +285,7 @@ class Cells:
             gone &= self.positions < stop
         self.members[gone] &= ~(np.int64(1) << np.int64(slot))
         self._tidy()
+        self._rows.pop(slot, None)
 
     def slots_sharing(self, slot: int, start: int) -> SlotBits:
         mine = self.held_by(slot) & (self.positions >= start)
@@ -228,3 +304,4 @@ class Cells:
 
     def _tidy(self) -> None:
         self.positions[self.members == 0] = _FREE
+        self._first_free = 0

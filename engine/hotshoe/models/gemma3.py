@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, LayerPattern, TextConfig, key, layers, pattern_key, rope_key, submodule
+from hotshoe.models.gemma import MLP, ScaledDecoder
+from hotshoe.nn import LayerPattern, TextConfig, key, layers, pattern_key, rope_key, submodule
 from hotshoe_core.ops import RoPE
 
 _LAYERS_27B = 62  # only the 27B scales scores by (dim / n_heads) ** -0.5; files do not say so
@@ -34,22 +34,14 @@ class Attention(nn.NormedAttention):
         return self.config.scale
 
 
-class MLP(GatedMLP):
-    activation = "gelu_tanh"
-
-
 class Block(nn.SandwichBlock):
     attention: Attention = submodule()
     mlp: MLP = submodule()
 
 
-class Model(nn.Decoder):
+class Model(ScaledDecoder):
     config: Config
     blocks: list[Block] = layers("blk")
-
-    @property
-    def embedding_scale(self) -> float:
-        return math.sqrt(self.config.dim)
 
     @property
     def final_softcap(self) -> float:

@@ -27,26 +27,30 @@ class Attention(nn.Attention):
         return self.config.attention_scale or super().scale
 
 
-class Block(nn.TransformerBlock):
-    attention: Attention = submodule()
-    mlp: MixtureOfExperts = submodule()
-
+class ScaledBlock(nn.TransformerBlock):
     @property
     def residual_scale(self) -> float:
         return self.config.residual_scale or 1.0
 
 
-class Model(nn.Decoder):
-    config: Config
-    blocks: list[Block] = layers("blk")
-
+class ScaledDecoder(nn.Decoder):
     @property
     def embedding_scale(self) -> float:
         return self.config.embedding_scale or 1.0
 
     @property
     def logit_scale(self) -> float:
-        return 1.0 / self.config.logit_divisor
+        return 1.0 / (self.config.logit_divisor or 1.0)
+
+
+class Block(ScaledBlock):
+    attention: Attention = submodule()
+    mlp: MixtureOfExperts = submodule()
+
+
+class Model(ScaledDecoder):
+    config: Config
+    blocks: list[Block] = layers("blk")
 
 
 family = Family(Model)

@@ -20,7 +20,7 @@ class Config(TextConfig):
 
 class Attention(nn.Attention):
     # Llama 3.1 and later: divisors of RoPE's frequencies, which all layers share
-    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="div", optional=True, of_model=True)
+    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="rope", optional=True, of_model=True)
 
 
 class Block(nn.TransformerBlock):

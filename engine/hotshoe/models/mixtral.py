@@ -20,7 +20,7 @@ class Config(ExpertConfig):
 
 
 class Attention(nn.Attention):
-    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="div", optional=True, of_model=True)  # Llama 3's
+    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="rope", optional=True, of_model=True)  # Llama 3's
 
 
 class Block(nn.TransformerBlock):

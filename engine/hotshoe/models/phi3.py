@@ -9,8 +9,8 @@ from hotshoe_core import Tensor
 
 
 class Attention(nn.Attention):
-    long_factors: Tensor | None = tensor("rope_factors_long.weight", use="div", optional=True, of_model=True)
-    short_factors: Tensor | None = tensor("rope_factors_short.weight", use="div", optional=True, of_model=True)
+    long_factors: Tensor | None = tensor("rope_factors_long.weight", use="rope", optional=True, of_model=True)
+    short_factors: Tensor | None = tensor("rope_factors_short.weight", use="rope", optional=True, of_model=True)
 
     @property
     def rope_factors(self) -> Tensor | None:

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from hotshoe.nn.attention import Attention, NormedAttention
+from hotshoe.nn.attention import Attention, NormedAttention, ReadingAttention
 from hotshoe.nn.basic import (
     Conv2D,
     Conv3D,
@@ -66,6 +66,7 @@ __all__ = [
     "NormedAttention",
     "PostNormBlock",
     "RMSNorm",
+    "ReadingAttention",
     "SandwichBlock",
     "SharedExperts",
     "Temperature",

@@ -28,9 +28,14 @@ def _choose(module: Module, shapes: Mapping[str, Shape], shapes_of_layers: Mappi
     for attribute, others in module.forms.items():
         whole = _required(module, attribute)
         parts = [p for other in others for p in _required(module, other)]
-        both = [*whole, *parts]
-        known = shapes if any(_found(p, shapes) for p in both) else shapes_of_layers
-        unused = others if _is_whole(whole, parts, known) else (attribute,)
+        if not whole:
+            continue
+        in_layer = any(_found(p, shapes) for p in (*whole, *parts))
+        if not parts:  # this form was chosen before, or another one with the same parts
+            unused: tuple[str, ...] = () if in_layer else (attribute,)
+        else:
+            is_whole = _is_whole(whole, parts, shapes if in_layer else shapes_of_layers)
+            unused = others if is_whole else (attribute,)
         for name in unused:
             setattr(module, name, None)
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from hotshoe_core import Tensor
 from hotshoe_core.errors import ModelDefinitionError, did_you_mean
+from hotshoe_core.tensors.tensor import TABLE
 
 __all__ = ["Declaration", "check_class", "config_type", "declarations", "definition_error"]
 
@@ -181,6 +182,9 @@ def _check_annotation(cls: type, attribute: str, declared: Declaration, annotati
     if declared.form == "tensor" and not (declared.names and declared.use):
         lacking = "the op that reads the tensor" if declared.names else "the tensor's name in the file"
         raise definition_error(cls, attribute, f"{declared} does not say {lacking}", hint=f"write `{as_tensor}`")
+    if declared.use and declared.use not in TABLE:
+        near = did_you_mean(declared.use, TABLE)
+        raise definition_error(cls, attribute, f"use={declared.use!r} is not an op; docs/ops.md lists all", hint=near)
     return options[0]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
     from hotshoe.nn.positions import Temperature
 
-__all__ = ["Attention", "NormedAttention"]
+__all__ = ["Attention", "NormedAttention", "ReadingAttention"]
 
 
 class Attention(Module):
@@ -48,12 +48,6 @@ class Attention(Module):
     """ALiBi slopes, (heads,)."""
     both_sides: bool = False
     """In an encoder: ``window // 2`` positions before a token and as many after it are its window."""
-    softcap: float = 0.0
-    """Scores become ``softcap * tanh(scores / softcap)``; 0 for no cap."""
-    clamp: float = 0.0
-    """Queries, keys and values are limited to this absolute value; 0 for no limit."""
-    temperature: Temperature | None = None
-    """How queries are scaled by their positions; None if they are not."""
 
     @property
     def n_heads(self) -> int:
@@ -100,6 +94,21 @@ class Attention(Module):
         scale: float = self.head_dim**-0.5
         return scale
 
+    @property
+    def softcap(self) -> float:
+        """Scores become ``softcap * tanh(scores / softcap)``; 0 for no cap."""
+        return 0.0
+
+    @property
+    def clamp(self) -> float:
+        """Queries, keys and values are limited to this absolute value; 0 for no limit."""
+        return 0.0
+
+    @property
+    def temperature(self) -> Temperature | None:
+        """How queries are scaled by their positions; None if they are not."""
+        return None
+
     def cache_spec(self) -> AttentionSpec:
         """What the cache stores for this layer."""
         return AttentionSpec(
@@ -110,6 +119,8 @@ class Attention(Module):
             both_sides=self.both_sides and self.window > 0,
             rope=self.rope,
             rope_factors=self.rope_factors,
+            # weights of a norm after RoPE belong to elements that a shift would rotate
+            shiftable=not (self.norm_after_rope and self.k_norm is not None and any(self.k_norm.parameters())),
         )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,7 +163,10 @@ class Attention(Module):
             v = self.v_norm(v)
         if self.temperature is not None:
             q = q * self.temperature.factors(batch.positions)
-        k, v = view.update(k, v)
+        return self.average(q, *view.update(k, v), batch, view)
+
+    def average(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, view: AttentionView) -> Tensor:
+        """The averages of values, (..., n, heads, v_dim), for queries and all keys and values that the layer reads."""
         mask = view.mask if self.slopes is None else view.mask + self._distances(self.slopes, batch, view)
         return ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
 
@@ -178,3 +192,29 @@ class NormedAttention(Attention):
 
     q_norm: RMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.head_dims[i],))
     k_norm: RMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.head_dims[i],))
+
+
+class ReadingAttention(Attention):
+    """Attention with the keys and values of an earlier layer: it computes queries only.
+
+    A subclass says which layer with ``like``. That layer should have the same window, as it decides what a token sees.
+    """
+
+    k = v = qkv = k_norm = v_norm = None  # type: ignore[assignment]
+
+    @property
+    def like(self) -> int:
+        """The layer whose keys and values are read."""
+        raise NotImplementedError
+
+    def cache_spec(self) -> AttentionSpec:
+        return AttentionSpec(like=self.like)
+
+    def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
+        q = self.q(x).reshape(*x.shape[:-1], self.n_heads, self.head_dim)
+        if self.q_norm is not None:
+            q = self.q_norm(q)
+        if self.rope is not None:
+            q = ops.rope(q, batch.positions, self.rope_factors, config=self.rope)
+        y = self.average(q, *view.read(), batch, view)
+        return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))

@@ -131,11 +131,15 @@ class Backbone(Module):
 
     def __call__(self, batch: Batch, views: list[Any]) -> Tensor:
         """Hidden states after the last norm, (..., dim), of the rows ``batch.outputs``; of all rows if that is None."""
-        x = self.embed(batch)
-        for block, view in zip(self.blocks, views, strict=True):
-            x = block(x, batch, view)
+        x = self.run(self.embed(batch), batch, views)
         with scope("", len(self.blocks)):
             return _through(self.norm, x if batch.outputs is None else x.take(batch.outputs))
+
+    def run(self, x: Tensor, batch: Batch, views: list[Any]) -> Tensor:
+        """Compute the blocks: embeddings to hidden states, both (..., dim)."""
+        for block, view in zip(self.blocks, views, strict=True):
+            x = block(x, batch, view)
+        return x
 
     def embed(self, batch: Batch) -> Tensor:
         """The embeddings of the batch: (..., dim)."""

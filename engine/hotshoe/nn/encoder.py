@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.nn.basic import Embedding, LayerNorm
+from hotshoe.nn.basic import Embedding, LayerNorm, Norm
 from hotshoe.nn.config import TextConfig, key
 from hotshoe.nn.decoder import Backbone, Block, FeedForward, Mixer
 from hotshoe.nn.module import submodule
@@ -51,6 +51,6 @@ class Encoder(Backbone):
 
     token_types: Embedding | None = submodule("token_types", optional=True, shape=lambda c, i: (None, c.dim))
     embedding_norm: LayerNorm = submodule("token_embd_norm", shape=lambda c, i: (c.dim,))
-    norm = None
+    norm: Norm | None = None
     task = Task.EMBEDDING
     compute_bound = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 from hotshoe.nn.basic import Linear
@@ -38,17 +37,19 @@ def gating_key(default: Gating = "softmax") -> Any:
     default: the architecture's way, if the file does not say.
     """
 
-    def get(metadata: Metadata, _: SimpleNamespace, __: Any) -> Gating:
-        number = metadata.arch.get("expert_gating_func", 0)
-        if number and number not in _GATING:
-            known = ", ".join(f"{n} ({name})" for n, name in _GATING.items())
-            raise metadata.arch.error("expert_gating_func", f"is {number}; expected {known}")
-        return _GATING.get(number, default)
-
-    return derived(get)
+    return derived(lambda metadata, _, __: read_gating(metadata, default))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def read_gating(metadata: Metadata, default: Gating) -> Gating:
+    """Read how the router's logits become scores. Raises ModelFileError for an unknown number."""
+    number = metadata.arch.get("expert_gating_func", 0)
+    if number and number not in _GATING:
+        known = ", ".join(f"{n} ({name})" for n, name in _GATING.items())
+        raise metadata.arch.error("expert_gating_func", f"is {number}; expected {known}")
+    return _GATING.get(number, default)
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, so that a Config of a family can be a base next to it
 class ExpertConfig(TextConfig):
     """The config of text models with experts.
 
@@ -86,7 +87,7 @@ class ExpertConfig(TextConfig):
             raise ModelFileError(f"{self.n_experts} experts do not divide into {self.n_expert_groups} equal groups")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExpertLayersConfig(ExpertConfig):
     """The config of text models in which only some layers have experts. The others have a dense MLP."""
 

@@ -17,7 +17,8 @@ from hotshoe_core.errors import PlacementError
 
 __all__ = ["Fitted", "fit", "fits", "room_for", "usage"]
 
-_USABLE = 0.95  # of the memory that a driver reports as free: it and other programs need some of it
+_LEFT_FREE = 1 << 30  # bytes for what a driver, its libraries and other programs allocate later
+_SHARE_LEFT_FREE = 0.05  # of the free memory, if that is more; of a small device, a quarter is left at most
 _SHOWN = 8  # names in a message
 _STEPS = 40  # bisection steps for the fraction to which devices are filled
 
@@ -92,7 +93,7 @@ def room_for(sizes: ModelSizes, layers: Sequence[int], params: PlacementParams, 
     """Return the free bytes with which a device takes exactly these layers, and perhaps the output; at least 1."""
     parts = _parts(sizes, params)
     taken = sum(parts[i] for i in layers) + parts[-1] * with_output
-    return int((taken + sizes.graph) / _USABLE) + 1 if taken else 1
+    return _free_for(taken + sizes.graph) if taken else 1
 
 
 def _require_possible(
@@ -218,8 +219,18 @@ def _rooms(
         if device.type is DeviceType.IGPU and host is not None and free.get(host.name, 0):
             shared = free[host.name] - sizes.input - sizes.graph  # the same memory: do not count it twice
             left, known = min(left, shared) if known else shared, True
-        rooms.append(max(0.0, left * _USABLE - sizes.graph) if known else float(whole))
+        rooms.append(max(0.0, _usable(left) - sizes.graph) if known else float(whole))
     return rooms
+
+
+def _usable(free: float) -> float:
+    """The bytes that may be planned for of those that a driver reports as free."""
+    return free - max(_SHARE_LEFT_FREE * free, min(_LEFT_FREE, free / 4))
+
+
+def _free_for(size: int) -> int:
+    """The free bytes of which ``size`` may be planned for: the inverse of ``_usable``."""
+    return int(max(size / (1 - _SHARE_LEFT_FREE), min(size + _LEFT_FREE, size / 0.75))) + 1
 
 
 def _n_fitting(parts: Sequence[int], rooms: Sequence[float]) -> int:

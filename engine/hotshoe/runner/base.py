@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from hotshoe.nn.uses import check_uses
 from hotshoe_core.errors import BackendError, ClosedError, ShapeError, WeightsError
 from hotshoe_core.errors.text import printable
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe.nn.batch import Batch
     from hotshoe.placement import PlacementReport
+    from hotshoe.runner.contexts import Built
     from hotshoe.runner.params import RunnerParams
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
@@ -181,14 +183,14 @@ class LoadedModel:
             hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
         )
 
-    def _check_shapes(self, build: Callable[[], object]) -> None:
-        """Build a graph, to find weights of a wrong shape before the first text.
+    def _check_shapes(self, build: Callable[[], Built]) -> Built:
+        """Build a graph and return it, to find weights of a wrong shape, or of another use, before the first text.
 
-        Raises WeightsError for a weight of the file. A ShapeError without a weight is an error of the model's author;
-        it is raised unchanged.
+        Raises WeightsError for a weight of the file, ModelDefinitionError for a wrong ``use``. A ShapeError without a
+        weight is an error of the model's author; it is raised unchanged.
         """
         try:
-            build()
+            built = build()
         except ShapeError as e:
             weights = [t for t in e.operands if t.op == "weight"]
             if not weights:
@@ -198,6 +200,8 @@ class LoadedModel:
                 f"{self._file.path}: {named} does not fit the model: {e.message}",
                 hint=e.hint or "the file was made for another version of the architecture, or the model is wrong",
             ) from e
+        check_uses(self._model, built.context.graph())
+        return built
 
     def _require_open(self) -> None:
         self.backend.require_process()

@@ -28,7 +28,7 @@ class EmbeddingModel(EncoderModel):
         """Whether vectors have length 1."""
         self.dim: int = parts.model.config.dim
         """The number of elements of a vector."""
-        self._check_shapes(lambda: self._build(EncoderSignature(1, 2)).context.close())
+        self._check_shapes(lambda: self._build(EncoderSignature(1, 2))).context.close()
 
     def embed(
         self,

@@ -244,8 +244,8 @@ def _visible(reach: Reach | None, inside: Array) -> Array:
         first = np.array([[reach.first_seen(i)] for i in range(n)])
         near = (columns <= rows) & (columns >= first)
     # padding sees the whole text: a row of a softmax that sees nothing would be NaN
-    visible = visible & (near | ~inside[:, None, :, None])
-    return visible
+    seen: Array = visible & (near | ~inside[:, None, :, None])
+    return seen
 
 
 def _padded(rows: Sequence[Sequence[int]], n: int) -> Array:

@@ -45,7 +45,7 @@ class RerankModel(EncoderModel):
         if self._template is not None and sorted(self._template[1::2]) != ["document", "query"]:
             raise ModelFileError("expected a text with {query} and {document}, once each", field=_TEMPLATE)
         self.n_labels = 0  # known after the first graph is built
-        self._check_shapes(lambda: self._build(EncoderSignature(1, 2, typed=True)).context.close())
+        self._check_shapes(lambda: self._build(EncoderSignature(1, 2, typed=True))).context.close()
         if self.n_labels != (2 if self.causal else 1):
             raise ModelFileError(
                 f"{file.path}: the classifier has {self.n_labels} labels; a reranker needs "

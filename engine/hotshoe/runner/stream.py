@@ -42,6 +42,9 @@ class Completion:
     seed: int = 0
     """The seed of the sampler; the same seed and parameters give the same text."""
 
+    stop_text: str | None = None
+    """The text of ``SamplingParams.stop`` that ended it; None if something else did."""
+
     logprobs: list[Sampled] = field(default_factory=list)
     """One entry for each token, if ``SamplingParams.logprobs`` is set."""
 
@@ -63,11 +66,12 @@ class Stream:
     another thread than the one that reads the stream.
     """
 
-    def __init__(self, engine: Engine, generation: Generation, tokenizer: Tokenizer) -> None:
+    def __init__(self, engine: Engine, generation: Generation, tokenizer: Tokenizer, skip_special: bool = True) -> None:
+        """skip_special: leave control, unknown and unused tokens out of the text."""
         self._engine = engine
         self._generation = generation
         self._params = generation.sampler.params
-        self._decoder = tokenizer.stream()
+        self._decoder = tokenizer.stream(skip_special)
         self._matcher = StopMatcher(self._params.stop)
         self.completion = Completion(n_prompt=generation.n_prompt, seed=generation.sampler.seed)
 
@@ -152,5 +156,6 @@ class Stream:
     def _end(self, reason: FinishReason) -> None:
         if self.completion.finish_reason is None:
             self.completion.finish_reason = reason
+            self.completion.stop_text = self._matcher.matched
         self._generation.finish = self._generation.finish or reason
         self._engine.remove(self._generation)

@@ -264,16 +264,25 @@ class TextModel(LoadedModel):
         json_schema: Mapping[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: Grammar | Constraint | str | None = None,
+        skip_special: bool = True,
         **options: Any,
     ) -> Stream:
         """Continue a prompt piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``.
 
-        The arguments and errors are those of ``generate``. Nothing is computed before the first piece is read.
+        skip_special: leave special tokens, such as those around a call of a tool, out of the text. The other arguments
+        and errors are those of ``generate``. Nothing is computed before the first piece is read.
         """
         chosen = choose_grammar(json_schema, regex, grammar)
-        return self._stream("the prompt", prompt, _with_options(params, options), chosen)
+        return self._stream("the prompt", prompt, _with_options(params, options), chosen, skip_special)
 
-    def _stream(self, what: str, prompt: Any, full: SamplingParams, chosen: Grammar | Constraint | None) -> Stream:
+    def _stream(
+        self,
+        what: str,
+        prompt: Any,
+        full: SamplingParams,
+        chosen: Grammar | Constraint | None,
+        skip_special: bool = True,
+    ) -> Stream:
         """A stream. ``what`` names the prompt in an error."""
         self._require_open()
         if isinstance(prompt, str):
@@ -286,7 +295,7 @@ class TextModel(LoadedModel):
         sampler = Sampler(full, self._forward.n_vocab, constraint)
         sampler.observe(sequence.ids)
         stops = self.tokenizer.stop_ids | frozenset(full.stop_tokens)
-        return Stream(self.engine, Generation(sequence, sampler, stops), self.tokenizer)
+        return Stream(self.engine, Generation(sequence, sampler, stops), self.tokenizer, skip_special)
 
     def _check_shift(self, keep: int | None, sequence: TokenSequence) -> None:
         if keep is None:

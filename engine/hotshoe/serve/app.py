@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotshoe.serve import ollama, openai, rerank
+from hotshoe.serve import anthropic, ollama, openai, rerank
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.requests import RequestError
 
@@ -41,7 +41,8 @@ class _Gate:
         request = Request(scope)
         error = self._refusal(request)
         if error is not None:
-            await json_response(openai.error_body(error), status=error.status)(scope, receive, send)
+            shape = anthropic.error_body if request.url.path.startswith("/v1/messages") else openai.error_body
+            await json_response(shape(error), status=error.status)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -138,6 +139,8 @@ def make_app(front: Front) -> Starlette:
         _route(front, "/v1/chat/completions", openai.chat, openai.error_body),
         _route(front, "/v1/completions", openai.completions, openai.error_body),
         _route(front, "/v1/embeddings", openai.embeddings, openai.error_body),
+        _route(front, "/v1/messages", anthropic.messages, anthropic.error_body),
+        _route(front, "/v1/messages/count_tokens", anthropic.count_tokens, anthropic.error_body),
         *(_route(front, path, rerank.rerank, openai.error_body) for path in ("/v1/rerank", "/v2/rerank", "/rerank")),
         *(_get(front, f"/api/{name}", found) for name, found in ollama.LISTS.items()),
         *(_route(front, f"/api/{name}", found, ollama.error_body) for name, found in ollama.ACTIONS.items()),

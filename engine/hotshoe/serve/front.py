@@ -65,6 +65,14 @@ class Front:
             raise RequestError(400, f"{names[0]} {why}, and this server is strict", param=names[0])
         return names
 
+    async def loaded(self, name: str) -> wire.Ready:
+        """What a model says of itself; it is loaded if it is not. Raises RequestError."""
+        process = self.process(name)
+        try:
+            return await process.start()
+        except JobFailedError as error:
+            raise explain(error) from error
+
     async def result(self, process: ModelProcess, make: Callable[[int], wire.Job]) -> Any:
         """The only event of a job. Raises RequestError."""
         try:

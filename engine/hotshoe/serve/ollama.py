@@ -16,7 +16,7 @@ from hotshoe.serve import wire
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.openai import shortened
 from hotshoe.serve.processes import ModelProcess
-from hotshoe.serve.requests import Answer, RequestError, explain, parse, refuse, texts_of_messages
+from hotshoe.serve.requests import Answer, RequestError, parse, refuse, texts_of_messages, tools_of
 
 __all__ = ["ACTIONS", "LISTS", "error_body"]
 
@@ -141,11 +141,9 @@ def _ps(front: Front) -> dict[str, Any]:
 async def _show(front: Front, body: bytes) -> Any:
     request, _ = parse(body, ShowRequest)
     process = front.process(request.model or request.name)
-    try:
-        ready = await process.start()
-    except Exception as error:
-        raise explain(error) from error
+    ready = await front.loaded(request.model or request.name)
     kind = {"text": ["completion"], "embedding": ["embedding"], "rerank": ["rerank"]}[ready.task]
+    kind += ["tools"] * ready.calls + ["thinking"] * ready.thinks
     info = {
         "general.architecture": ready.architecture,
         "general.basename": ready.name,
@@ -167,13 +165,35 @@ async def _show(front: Front, body: bytes) -> Any:
 
 async def _chat(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, ChatRequest)
-    refuse(request, {"tools": ([],), "think": (False,)})
-    job = wire.TextJob(0, messages=texts_of_messages(request.messages), **_format(request.format))
+    ready, tools = await front.loaded(request.model), tools_of(request.tools)
+    if tools and not ready.calls:
+        raise RequestError(400, f"{request.model} does not support tools", param="tools")
+    options = {} if request.think is None else {"enable_thinking": bool(request.think)}
+    if request.think and not ready.thinks:
+        raise RequestError(400, f"{request.model} does not support thinking", param="think")
+    options = {name: value for name, value in options.items() if name in ready.chat_template}
+    job = wire.TextJob(
+        0, messages=texts_of_messages(request.messages), tools=tools, template_options=options,
+        **_format(request.format),
+    )  # fmt: skip
 
-    def written(text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text}}
+    def written(text: str, reasoning: str, calls: list[wire.CallMade]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if reasoning:
+            message["thinking"] = reasoning
+        if calls:
+            message["tool_calls"] = [{"function": {"name": c.name, "arguments": _object(c)}} for c in calls]
+        return {"message": message}
 
     return await _answer(front, request, unknown, job, written)
+
+
+def _object(call: wire.CallMade) -> Any:
+    """The arguments of a call, as Ollama's clients read them."""
+    try:
+        return msgspec.json.decode(call.arguments)
+    except msgspec.DecodeError:
+        return {}
 
 
 async def _generate(front: Front, body: bytes) -> Any:
@@ -182,7 +202,7 @@ async def _generate(front: Front, body: bytes) -> Any:
         request,
         {"suffix": ("",), "images": ([],), "template": ("",), "context": ([],), "think": (False,)},
     )
-    ready = await _started(front, request.model)
+    ready = await front.loaded(request.model)
     if request.raw or not ready.chats:
         if request.system:
             raise RequestError(400, "system needs a model with a chat format, and raw: false", param="system")
@@ -191,16 +211,7 @@ async def _generate(front: Front, body: bytes) -> Any:
         system = [{"role": "system", "content": request.system}] if request.system else []
         messages = [*system, {"role": "user", "content": request.prompt}]
         job = wire.TextJob(0, messages=messages, **_format(request.format))
-    return await _answer(front, request, unknown, job, lambda text: {"response": text})
-
-
-async def _started(front: Front, name: str) -> wire.Ready:
-    try:
-        return await front.process(name).start()
-    except RequestError:
-        raise
-    except Exception as error:
-        raise explain(error) from error
+    return await _answer(front, request, unknown, job, lambda text, _, __: {"response": text})
 
 
 def _format(format: str | dict[str, Any] | None) -> dict[str, Any]:
@@ -239,11 +250,13 @@ def _params(process: ModelProcess, options: dict[str, Any], unknown: list[str]) 
     return params
 
 
-async def _answer(
-    front: Front, request: Any, unknown: list[str], job: wire.TextJob, written: Callable[[str], dict[str, Any]]
-) -> Any:
+Written = Callable[[str, str, list[wire.CallMade]], dict[str, Any]]
+"""Makes the part of an answer from its text, its reasoning and its calls."""
+
+
+async def _answer(front: Front, request: Any, unknown: list[str], job: wire.TextJob, written: Written) -> Any:
     start = time.perf_counter()
-    await _started(front, request.model)
+    await front.loaded(request.model)
     loaded = time.perf_counter()
     process = front.process(request.model)
     params = _params(process, request.options, unknown)
@@ -270,15 +283,19 @@ async def _answer(
     async def lines() -> AsyncIterator[bytes]:
         try:
             async for piece in answer.pieces():
-                yield msgspec.json.encode(head() | written(piece.text) | {"done": False}) + b"\n"
-            yield msgspec.json.encode(head() | written("") | last()) + b"\n"
+                if isinstance(piece, wire.CallMade):
+                    part = written("", "", [piece])
+                else:
+                    part = written("", piece.text, []) if piece.kind == "reasoning" else written(piece.text, "", [])
+                yield msgspec.json.encode(head() | part | {"done": False}) + b"\n"
+            yield msgspec.json.encode(head() | written("", "", []) | last()) + b"\n"
         except RequestError as error:
             yield msgspec.json.encode(error_body(error)) + b"\n"
 
     if request.stream:
         return front.stream(lines(), [answer], "application/x-ndjson")
     await answer.whole()
-    return json_response(head() | written(answer.text) | last(), answer.ignored)
+    return json_response(head() | written(answer.text, answer.reasoning, answer.calls) | last(), answer.ignored)
 
 
 async def _embed(front: Front, body: bytes) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hotshoe.serve import wire
 from hotshoe.serve.front import Front, gather, json_response, merged
-from hotshoe.serve.requests import Answer, RequestError, explain, parse, refuse, texts_of_messages
+from hotshoe.serve.requests import Answer, RequestError, explain, parse, refuse, texts_of_messages, tools_of
 
 __all__ = ["chat", "completions", "embeddings", "error_body", "models", "shortened"]
 
@@ -26,6 +26,16 @@ _HARMLESS = (
     *("parallel_tool_calls", "verbosity"),
 )
 """Fields that cannot change the answer of a model on this machine, or only how it is stored or paid for."""
+_MISSING: dict[str, tuple[Any, ...]] = {
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+}
+"""Fields of a chat that are not supported, and the values that ask for nothing."""
 _MAX_CHOICES = 16
 _MAX_STOPS = 64
 _REASONS = {"context": "length", "cancelled": "stop"}
@@ -90,6 +100,7 @@ class ChatRequest(Sampling, kw_only=True):
     audio: Any = None
     prediction: Any = None
     web_search_options: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class CompletionRequest(Sampling, kw_only=True):
@@ -135,14 +146,7 @@ async def chat(front: Front, body: bytes) -> Any:
     """Answer ``/v1/chat/completions``."""
     request, unknown = parse(body, ChatRequest)
     request.check()
-    refuse(
-        request,
-        {
-            "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
-            "reasoning_effort": ("none",), "modalities": (["text"],), "audio": (), "prediction": (),
-            "web_search_options": (),
-        },
-    )  # fmt: skip
+    refuse(request, _MISSING)
     params = request.params()
     if request.max_completion_tokens is not None:
         params["max_tokens"] = request.max_completion_tokens
@@ -150,9 +154,17 @@ async def chat(front: Front, body: bytes) -> Any:
         params["logprobs"] = request.top_logprobs or 0
     elif request.top_logprobs:
         raise RequestError(400, "top_logprobs is given, but logprobs is not true", param="top_logprobs")
+    options = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        options["reasoning_effort"] = request.reasoning_effort
+    tools = tools_of(request.tools) if request.tool_choice != "none" else None
+    if tools and not (await front.loaded(request.model)).calls:
+        raise RequestError(
+            400, "tools: the chat format of this model has no tools, or their calls cannot be read", param="tools"
+        )
     job = wire.TextJob(
         0, messages=texts_of_messages(request.messages), json_schema=_schema(request.response_format),
-        grammar=request.grammar,
+        grammar=request.grammar, tools=tools, template_options=options,
     )  # fmt: skip
     answers = _answers(front, request, [job], params, unknown)
     shape = _Chat(request)
@@ -273,6 +285,7 @@ class _Shape:
         self.request = request
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self.created = int(time.time())
+        self._n_calls: dict[int, int] = {}
 
     def head(self, answer: Answer, chunk: bool) -> dict[str, Any]:
         kind = f"{self.kind}.chunk" if chunk and self.kind == "chat.completion" else self.kind
@@ -282,7 +295,7 @@ class _Shape:
         """The choice of the first chunk, if there is one before the text."""
         return None
 
-    def piece(self, index: int, piece: wire.Piece) -> dict[str, Any]:
+    def piece(self, index: int, piece: wire.Piece | wire.CallMade) -> dict[str, Any]:
         raise NotImplementedError
 
     def end(self, index: int, reason: str) -> dict[str, Any]:
@@ -311,9 +324,15 @@ class _Chat(_Shape):
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def piece(self, index: int, piece: wire.Piece) -> dict[str, Any]:
+    def piece(self, index: int, piece: wire.Piece | wire.CallMade) -> dict[str, Any]:
+        if isinstance(piece, wire.CallMade):
+            number = self._n_calls.get(index, 0)
+            self._n_calls[index] = number + 1
+            delta: dict[str, Any] = {"tool_calls": [{"index": number} | _call(piece)]}
+            return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         logprobs = self._logprobs(piece.logprobs)
-        return {"index": index, "delta": {"content": piece.text}, "logprobs": logprobs, "finish_reason": None}
+        delta = {"reasoning_content" if piece.kind == "reasoning" else "content": piece.text}
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
     def end(self, index: int, reason: str) -> dict[str, Any]:
         return {"index": index, "delta": {}, "logprobs": None, "finish_reason": reason}
@@ -321,7 +340,9 @@ class _Chat(_Shape):
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         return {
             "index": index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "message": {"role": "assistant", "content": answer.text or (None if answer.calls else ""), "refusal": None}
+            | ({"reasoning_content": answer.reasoning} if answer.reasoning else {})
+            | ({"tool_calls": [_call(call) for call in answer.calls]} if answer.calls else {}),
             "logprobs": self._logprobs(answer.logprobs),
             "finish_reason": _reason(answer),
         }
@@ -340,7 +361,8 @@ class _Completion(_Shape):
             "top_logprobs": [dict(e.top) for e in entries],
         }
 
-    def piece(self, index: int, piece: wire.Piece) -> dict[str, Any]:
+    def piece(self, index: int, piece: wire.Piece | wire.CallMade) -> dict[str, Any]:
+        assert isinstance(piece, wire.Piece)  # a completion has no tools
         logprobs = self._logprobs(piece.logprobs)
         return {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": None}
 
@@ -352,8 +374,15 @@ class _Completion(_Shape):
         return {"index": index, "text": answer.text, "logprobs": logprobs, "finish_reason": _reason(answer)}
 
 
+def _call(call: wire.CallMade) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+
+
 def _reason(answer: Answer) -> str:
     assert answer.finished is not None
+    if answer.calls and answer.finished.reason == "stop":
+        return "tool_calls"
     return _REASONS.get(answer.finished.reason, answer.finished.reason)
 
 

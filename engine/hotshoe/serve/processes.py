@@ -16,7 +16,7 @@ from hotshoe.serve import wire
 __all__ = ["BusyError", "JobFailedError", "ModelProcess", "ModelSpec", "ProcessLostError"]
 
 _log = logging.getLogger(__name__)
-_FINAL = (wire.Finished, wire.Vectors, wire.Scores)
+_FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted)
 _SECONDS_TO_END = 10.0
 
 

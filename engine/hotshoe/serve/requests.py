@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import msgspec
 from hotshoe.serve import wire
 from hotshoe.serve.processes import BusyError, JobFailedError, ModelProcess, ProcessLostError
 
-__all__ = ["Answer", "RequestError", "explain", "fields_of", "parse", "refuse", "texts_of_messages"]
+__all__ = ["Answer", "RequestError", "explain", "fields_of", "parse", "refuse", "texts_of_messages", "tools_of"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -110,19 +111,18 @@ def refuse(request: msgspec.Struct, names: Mapping[str, Iterable[Any]]) -> None:
 
 
 def texts_of_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose contents are plain texts. Parts are joined; ``developer`` is ``system``.
+    """Messages whose contents are plain texts. Parts are joined; ``developer`` is ``system``; arguments are objects.
 
-    Raises RequestError for a part that is not a text, and for a message without a role.
+    Raises RequestError for a part that is not a text, a message without a role, and a call that is not valid.
     """
     found = []
     for i, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str):
             raise RequestError(400, f"messages[{i}] has no role", param=f"messages[{i}].role")
-        if message.get("tool_calls") or role == "tool":
-            raise RequestError(
-                400, "calls of tools are not supported", param=f"messages[{i}]", code="unsupported_parameter"
-            )
+        calls = [_call(i, j, call) for j, call in enumerate(message.get("tool_calls") or ())]
+        if content is None and calls:
+            content = ""
         if isinstance(content, list):
             content = "".join(_text_of_part(i, j, part) for j, part in enumerate(content))
         if not isinstance(content, str):
@@ -131,10 +131,43 @@ def texts_of_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 f"messages[{i}].content is {type(content).__name__}; expected a text or a list of parts",
                 param=f"messages[{i}].content",
             )
-        found.append({"role": "system" if role == "developer" else role, "content": content})
+        entry: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": content}
+        if calls:
+            entry["tool_calls"] = calls
+        for name in ("tool_call_id", "name", "reasoning_content"):
+            if isinstance(message.get(name), str):
+                entry[name] = message[name]
+        if isinstance(message.get("tool_name"), str):  # Ollama's name
+            entry["name"] = message["tool_name"]
+        found.append(entry)
     if not found:
         raise RequestError(400, "messages is empty; expected one message or more", param="messages")
     return found
+
+
+def _call(i: int, j: int, call: Any) -> dict[str, Any]:
+    """A call of an earlier message, with its arguments as an object, which chat templates expect."""
+    place = f"messages[{i}].tool_calls[{j}]"
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise RequestError(400, f"{place} has no function with a name", param=place)
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        with contextlib.suppress(msgspec.DecodeError):  # a model may have written no JSON: it is passed on as it is
+            arguments = msgspec.json.decode(arguments)
+    found = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    return found | ({"id": call["id"]} if isinstance(call.get("id"), str) else {})
+
+
+def tools_of(tools: list[Any] | None) -> list[dict[str, Any]] | None:
+    """The tools of a request; None if it has no tools. Raises RequestError unless each is a function with a name."""
+    for i, tool in enumerate(tools or ()):
+        function = (
+            tool.get("function") if isinstance(tool, dict) and tool.get("type", "function") == "function" else None
+        )
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise RequestError(400, f"tools[{i}] is not {{type: function, function: {{name, …}}}}", param=f"tools[{i}]")
+    return tools or None
 
 
 def _text_of_part(i: int, j: int, part: Any) -> str:
@@ -158,11 +191,19 @@ class Answer:
     job: wire.TextJob
     ignored: list[str]
     text: str = ""
+    reasoning: str = ""
+    calls: list[wire.CallMade] = field(default_factory=list)
     logprobs: list[wire.TokenLogprob] = field(default_factory=list)
     finished: wire.Finished | None = None
 
-    async def pieces(self) -> AsyncIterator[wire.Piece]:
-        """Run the job. Raises RequestError."""
+    async def pieces(self) -> AsyncIterator[wire.Piece | wire.CallMade]:
+        """Run the job; yield its parts. Raises RequestError."""
+        async for event in self.events():
+            if not isinstance(event, wire.Started):
+                yield event
+
+    async def events(self) -> AsyncIterator[wire.Started | wire.Piece | wire.CallMade]:
+        """Run the job; yield its beginning and its parts. Raises RequestError."""
 
         def make(id: int) -> wire.TextJob:
             return msgspec.structs.replace(self.job, id=id)
@@ -170,8 +211,16 @@ class Answer:
         try:
             async for event in self.process.run(make):
                 if isinstance(event, wire.Piece):
-                    self.text += event.text
+                    if event.kind == "reasoning":
+                        self.reasoning += event.text
+                    else:
+                        self.text += event.text
                     self.logprobs += event.logprobs
+                    yield event
+                elif isinstance(event, wire.CallMade):
+                    self.calls.append(event)
+                    yield event
+                elif isinstance(event, wire.Started):
                     yield event
                 elif isinstance(event, wire.Finished):
                     self.finished = event

@@ -47,7 +47,7 @@ async def _serve(front: Front, listening: socket.socket, say: Callable[[str], No
         await front.stop()
         raise
     host, port = listening.getsockname()[:2]
-    say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port} (OpenAI: /v1, Ollama: /api)")
+    say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port} (OpenAI and Anthropic: /v1, Ollama: /api)")
     config = uvicorn.Config(
         make_app(front),
         log_level="warning",

@@ -7,7 +7,10 @@ from typing import Any, Union
 import msgspec
 
 __all__ = [
+    "CallMade",
     "Cancel",
+    "CountJob",
+    "Counted",
     "EmbedJob",
     "Event",
     "Failed",
@@ -19,6 +22,7 @@ __all__ = [
     "RankJob",
     "Ready",
     "Scores",
+    "Started",
     "TextJob",
     "TokenLogprob",
     "Vectors",
@@ -52,6 +56,9 @@ class TextJob(msgspec.Struct, tag=True):
     """Fields of ``SamplingParams``."""
     json_schema: dict[str, Any] | None = None
     grammar: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    template_options: dict[str, Any] = {}
+    """More variables for the chat template."""
 
 
 class EmbedJob(msgspec.Struct, tag=True):
@@ -69,6 +76,15 @@ class RankJob(msgspec.Struct, tag=True):
     query: str
     documents: list[str]
     truncate: bool = False
+
+
+class CountJob(msgspec.Struct, tag=True):
+    """Count the tokens of a conversation."""
+
+    id: int
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    template_options: dict[str, Any] = {}
 
 
 class Cancel(msgspec.Struct, tag=True):
@@ -91,8 +107,28 @@ class Ready(msgspec.Struct, tag=True):
     chats: bool
     """Whether the model has a chat format."""
     chat_template: str = ""
+    calls: bool = False
+    """Whether the chat format has tools, and their calls can be read."""
+    thinks: bool = False
+    """Whether the chat format has reasoning that can be read."""
     dim: int = 0
     """Elements of a vector, of an embedding model."""
+
+
+class Started(msgspec.Struct, tag=True):
+    """The prompt was read: the first token comes next."""
+
+    id: int
+    n_prompt: int
+    n_cached: int
+    """Tokens of the prompt that the cache had already."""
+
+
+class Counted(msgspec.Struct, tag=True):
+    """The tokens of a CountJob."""
+
+    id: int
+    n_tokens: int
 
 
 class TokenLogprob(msgspec.Struct):
@@ -109,6 +145,17 @@ class Piece(msgspec.Struct, tag=True):
     id: int
     text: str
     logprobs: list[TokenLogprob] = []
+    kind: str = "content"
+    """"content" or "reasoning"."""
+
+
+class CallMade(msgspec.Struct, tag=True):
+    """The model calls a tool."""
+
+    id: int
+    name: str
+    arguments: str
+    """A JSON object."""
 
 
 class Finished(msgspec.Struct, tag=True):
@@ -124,6 +171,8 @@ class Finished(msgspec.Struct, tag=True):
     prompt_seconds: float
     decode_seconds: float
     seed: int
+    stop_text: str | None
+    """The stop text that ended it; None if something else did."""
 
 
 class Vectors(msgspec.Struct, tag=True):
@@ -152,9 +201,9 @@ class Failed(msgspec.Struct, tag=True):
     hint: str | None = None
 
 
-Job = Union[TextJob, EmbedJob, RankJob]  # noqa: UP007 | msgspec reads it when the program runs
-Order = Union[Load, TextJob, EmbedJob, RankJob, Cancel]  # noqa: UP007
-Event = Union[Ready, Piece, Finished, Vectors, Scores, Failed]  # noqa: UP007
+Job = Union[TextJob, EmbedJob, RankJob, CountJob]  # noqa: UP007 | msgspec reads it when the program runs
+Order = Union[Load, TextJob, EmbedJob, RankJob, CountJob, Cancel]  # noqa: UP007
+Event = Union[Ready, Started, Piece, CallMade, Finished, Vectors, Scores, Counted, Failed]  # noqa: UP007
 
 _encoder = msgspec.msgpack.Encoder()
 _orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)

@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from hotshoe.chat.response import ResponseReader, ResponseTemplate
+from hotshoe.chat.responses import response_template
 from hotshoe.serve import wire
+from hotshoe.serve.parts import Call, Parts, Text
 from hotshoe.tasks import Task
 from hotshoe_core.errors import HotshoeError
 
@@ -93,34 +96,54 @@ class Worker:
         """Send the pieces of a text as they come, then its end."""
         _require(model, Task.TEXT)
         start = time.perf_counter()
-        given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar}
+        given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar, **job.params}
+        parts = None
         if job.messages is not None:
-            stream = model.stream_chat(job.messages, **given, **job.params)
+            text = model.chat_template.render(job.messages, job.tools, **job.template_options)
+            template = _response_template(model)
+            if template is not None:
+                parts = Parts(ResponseReader(template, text, job.tools or ()))
+            stream = model.stream(model.tokenizer.encode(text, add_special=False), skip_special=parts is None, **given)
         else:
-            stream = model.stream(job.prompt or "", **given, **job.params)
+            stream = model.stream(job.prompt or "", **given)
         with stream:
             self._streams[job.id] = stream
             try:
-                self._send_pieces(model, stream, job, start)
+                self._send_pieces(model, stream, job, start, parts)
             finally:
                 del self._streams[job.id]
                 self._cancelled.discard(job.id)
 
-    def _send_pieces(self, model: TextModel, stream: Stream, job: wire.TextJob, start: float) -> None:
+    def _send_pieces(
+        self, model: TextModel, stream: Stream, job: wire.TextJob, start: float, parts: Parts | None
+    ) -> None:
         if job.id in self._cancelled:
             stream.cancel()
-        done, n_sent, queued = stream.completion, 0, 0.0
+        done, n_sent, queued = stream.completion, 0, None
         while done.finish_reason is None:
             piece = stream.advance()
-            if len(done.tokens) == 1:
+            if queued is None:
+                self._send(wire.Started(job.id, done.n_prompt, done.n_cached))
                 queued = max(0.0, time.perf_counter() - start - done.prompt_seconds)
-            if piece:
+            found: list[Text | Call] = [Text("content", piece)] if piece else []
+            if parts is not None:
+                found = parts.feed(piece) + (parts.finish() if done.finish_reason is not None else [])
+            for part in found:
+                if isinstance(part, Call):
+                    self._send(wire.CallMade(job.id, part.name, part.arguments))
+                    continue
                 logprobs = [_logprob(model, sampled) for sampled in done.logprobs[n_sent:]]
                 n_sent = len(done.logprobs)
-                self._send(wire.Piece(job.id, piece, logprobs))
-        seconds = queued, done.prompt_seconds, done.decode_seconds
+                self._send(wire.Piece(job.id, part.text, logprobs, part.kind))
+        seconds = queued or 0.0, done.prompt_seconds, done.decode_seconds
         counts = done.n_prompt, done.n_cached, len(done.tokens)
-        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, done.seed))
+        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, done.seed, done.stop_text))
+
+    def count(self, model: TextModel, job: wire.CountJob) -> None:
+        """Send the number of tokens of a conversation."""
+        _require(model, Task.TEXT)
+        text = model.chat_template.render(job.messages, job.tools, **job.template_options)
+        self._send(wire.Counted(job.id, len(model.tokenizer.encode(text, add_special=False))))
 
     def embed(self, model: EmbeddingModel, job: wire.EmbedJob) -> None:
         """Send the vectors of texts."""
@@ -142,6 +165,7 @@ _METHODS: dict[type, Callable[[Worker, Any, Any], None]] = {
     wire.TextJob: Worker.write_text,
     wire.EmbedJob: Worker.embed,
     wire.RankJob: Worker.rank,
+    wire.CountJob: Worker.count,
 }
 
 
@@ -160,10 +184,10 @@ def _load(load: wire.Load) -> Any:
 
 def _ready(model: Any) -> wire.Ready:
     task = _task(model)
-    template = ""
+    template, response = "", None
     if task is Task.TEXT:
         try:
-            template = model.chat_template.source
+            template, response = model.chat_template.source, _response_template(model)
         except HotshoeError:
             template = ""
     return wire.Ready(
@@ -176,8 +200,14 @@ def _ready(model: Any) -> wire.Ready:
         why=model.why,
         chats=bool(template),
         chat_template=template,
+        calls=response is not None and "tool_calls" in response.fields and "tools" in template,
+        thinks=response is not None and "reasoning_content" in response.fields,
         dim=model.dim if task is Task.EMBEDDING else 0,
     )
+
+
+def _response_template(model: TextModel) -> ResponseTemplate | None:
+    return response_template(model.metadata, model.chat_template.source)
 
 
 def _task(model: Any) -> Task:

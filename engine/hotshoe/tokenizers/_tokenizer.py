@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 from hotshoe.tokenizers._decoding import StreamDecoder, TokenDecoder, known_id
 from hotshoe.tokenizers._lazy_bpe import LazyBPE, without_special
+from hotshoe.tokenizers._longest import LongestMatch
 from hotshoe_core.errors import InputTooLongError, InputTypeError
 from hotshoe_core.errors.arguments import described, flag, integer, listed
 
@@ -93,7 +94,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        parsing: tokenizers.Tokenizer | LazyBPE,
+        parsing: tokenizers.Tokenizer | LazyBPE | LongestMatch,
         tokens: Sequence[str],
         special: SpecialIds,
         decoder: TokenDecoder,
@@ -105,7 +106,7 @@ class Tokenizer:
     ) -> None:
         """Make a tokenizer. ``build`` functions call this; use ``load_tokenizer`` otherwise.
 
-        parsing: the tokenizer of the ``tokenizers`` package that splits texts.
+        parsing: what splits texts: a tokenizer of the ``tokenizers`` package, or an object that stands in for one.
         tokens: the tokens by id.
         special: ids of the tokens with a role.
         decoder: the bytes that each token adds to a text.
@@ -115,7 +116,7 @@ class Tokenizer:
         expand: maps ids of ``parsing`` that the vocabulary does not have to ids that replace them.
         """
         self._parsing = parsing
-        self._ordinary: tuple[tokenizers.Tokenizer, tokenizers.Tokenizer] | None = None
+        self._ordinary: tuple[object, tokenizers.Tokenizer | LongestMatch] | None = None
         self._tokens = tokens
         self._decoder = decoder
         self._hidden = frozenset(hidden)
@@ -283,8 +284,8 @@ class Tokenizer:
             return ids
         return [known for i in ids for known in self._expand.get(i, (i,))]
 
-    def _inner(self, texts: Sequence[str], parse_special: bool) -> tokenizers.Tokenizer:
-        """The tokenizer of the package to use for these texts. Other threads may use it, so it is never changed."""
+    def _inner(self, texts: Sequence[str], parse_special: bool) -> tokenizers.Tokenizer | LongestMatch:
+        """The tokenizer to use for these texts. Other threads may use it, so it is never changed."""
         parsing = self._parsing
         if isinstance(parsing, LazyBPE):
             parsing = parsing.made_for(texts, parse_special)
@@ -292,11 +293,13 @@ class Tokenizer:
             return parsing
         ordinary = self._ordinary
         if ordinary is None or ordinary[0] is not parsing:
-            ordinary = self._ordinary = (parsing, without_special(parsing))
+            plain = parsing.without_special() if isinstance(parsing, LongestMatch) else without_special(parsing)
+            ordinary = self._ordinary = (parsing, plain)
         return ordinary[1]
 
     def __repr__(self) -> str:
-        kind = "BPE" if isinstance(self._parsing, LazyBPE) else type(self._parsing.model).__name__
+        own = {LazyBPE: "BPE", LongestMatch: "longest match"}
+        kind = own.get(type(self._parsing)) or type(self._parsing.model).__name__  # type: ignore[union-attr]
         return f"Tokenizer({kind}, {self.vocab_size} tokens)"
 
 

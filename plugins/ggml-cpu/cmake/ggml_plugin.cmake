@@ -38,8 +38,13 @@ function(hotshoe_change_source file output)
 endfunction()
 
 # The library finds libggml-base where pip installs hotshoe-ggml-cpu. VARIABLE...: environment variables that change
-# what the plugin finds, or the beginnings of their names.
+# what the plugin finds, or the beginnings of their names. PROBE_SECONDS n: how long its probe may take.
 function(hotshoe_ggml_plugin target)
+  cmake_parse_arguments(given "" "PROBE_SECONDS" "" ${ARGN})
+  set(more "")
+  if(given_PROBE_SECONDS)
+    set(more --probe-seconds "${given_PROBE_SECONDS}")
+  endif()
   set_property(TARGET ${target} PROPERTY VERSION)
   set_property(TARGET ${target} PROPERTY SOVERSION)
   if(WIN32)
@@ -53,7 +58,7 @@ function(hotshoe_ggml_plugin target)
   set(manifest "${CMAKE_CURRENT_BINARY_DIR}/hotshoe-plugin.json")
   execute_process(
     COMMAND "${Python_EXECUTABLE}" "${hotshoe_shared_cmake}/manifest.py"
-            --ggml "${ggml_dir}" --environment ${ARGN} --output "${manifest}"
+            --ggml "${ggml_dir}" --environment ${given_UNPARSED_ARGUMENTS} ${more} --output "${manifest}"
     ERROR_VARIABLE error RESULT_VARIABLE failed)
   if(failed)
     message(FATAL_ERROR "${error}")

@@ -57,9 +57,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ggml", type=Path, required=True)
     parser.add_argument("--environment", nargs="*", default=[])
+    parser.add_argument("--probe-seconds", type=float)
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    write(args.output, manifest(args.ggml, ["GGML_", *args.environment]))
+    fields = manifest(args.ggml, ["GGML_", *args.environment])
+    write(args.output, fields | ({"probe_seconds": args.probe_seconds} if args.probe_seconds else {}))
     return 0
 
 

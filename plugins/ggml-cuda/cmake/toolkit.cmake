@@ -37,8 +37,9 @@ if(UNIX AND NOT TARGET CUDA::cuda_driver)
   add_library(CUDA::cuda_driver ALIAS hotshoe_cuda_driver)
 endif()
 
-# Turing and later: CUDA 13 knows no older ones. Other GPUs compile the PTX of 75 or 90.
-set(HOTSHOE_RELEASE_ARCHITECTURES 75-virtual 80-real 86-real 89-real 90 120a-real)
+# Turing and later: CUDA 13 knows no older ones. Machine code for all of them, as compiling PTX takes minutes at the first
+# start, and a driver refuses PTX of a newer CUDA. Only GPUs that came later compile the PTX of 90.
+set(HOTSHOE_RELEASE_ARCHITECTURES 75-real 80-real 86-real 89-real 90 100-real 120a-real)
 
 function(hotshoe_choose_architectures wanted result)
   set(chosen "${wanted}")

@@ -20,7 +20,8 @@ WHEELS = (
 )
 """The wheels that pip fetches if no toolkit is installed. Before CUDA 13 no wheel had nvcc."""
 
-_RANGE = ">=13,<14"
+_RANGE = ">=13.0,<13.1"
+"""A driver takes the PTX of its own CUDA and of older ones. Most drivers in use are of CUDA 13.0 or later."""
 
 
 def requirements() -> list[str]:

@@ -191,11 +191,13 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     "im2col: the first 1,024 windows": _zeroed(1024),
     **{
         f"{op}: starts again after 64 steps": _forgetful
-        for op in ("ssm_scan", "gated_delta_rule", "gated_linear_attention", "rwkv_wkv7")
+        for op in ("ssm_scan", "gated_delta_rule", "gated_linear_attention", "rwkv_wkv6", "rwkv_wkv7")
     },
     "gated_delta_rule: divides by the decay of all steps before": _divided,
     "gated_linear_attention: divides by the decay of all steps before": _divided,
     "gated_delta_rule: decays by e⁻⁸ at most": operand(3, lambda g: np.maximum(g, f4(-8))),
+    "rwkv_wkv6: decays by e⁻⁸ at most": operand(3, lambda w: np.maximum(w, f4(np.exp(-8)))),
+    "rwkv_wkv7: decays by e⁻⁸ at most": operand(1, lambda w: np.maximum(w, f4(np.exp(-8)))),
     "ssm_scan: decays at a rate of 8 at most": operand(2, lambda rates: np.maximum(rates, f4(-8))),
 }  # fmt: skip
 

@@ -34,6 +34,11 @@ def factor(rng: Rng, shape: Shape) -> Array:
     return np.asarray(np.exp(decay(rng, shape)))
 
 
+def uneven_factor(rng: Rng, shape: Shape) -> Array:
+    """A decay, near 1 for most steps, and 0 for some."""
+    return np.asarray(np.exp(uneven_decay(rng, shape)))
+
+
 def short(rng: Rng, shape: Shape) -> Array:
     """Keys with a norm near 1, so that the state neither explodes nor vanishes."""
     return np.asarray(rng.standard_normal(shape, np.float32) * np.float32(shape[-1] ** -0.5))

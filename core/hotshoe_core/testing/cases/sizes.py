@@ -15,7 +15,7 @@ from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import F16, Q4_0, Q4_K, Q6_K, Q8_0
 from hotshoe_core.testing.cases.elementwise import COMPARISONS, UNARY
 from hotshoe_core.testing.cases.matrix import well_conditioned
-from hotshoe_core.testing.cases.recurrent import decay, factor, short, uneven_decay
+from hotshoe_core.testing.cases.recurrent import decay, factor, short, uneven_decay, uneven_factor
 from hotshoe_core.testing.operands import Arg, Case, distinct, few, indices, integers, mask, nonzero, weight
 from hotshoe_core.testing.run import F32, I32
 
@@ -193,6 +193,9 @@ def recurrences() -> Iterator[Case]:
         yield Case("gated_delta_rule", (q, k, v, Arg(shape, values=uneven_decay, note="uneven"), beta, state))
     few, fewer = Arg((n, t, 2, dim)), Arg((n, t, 2, dim), values=short)
     yield Case("gated_delta_rule", (few, fewer, v, Arg(key[:-1], values=decay), beta, state), {"tiled": True})
+    uneven = Arg(key, values=uneven_factor, note="uneven")
+    yield Case("rwkv_wkv6", (q, k, v, uneven, weight((heads, dim)), state))
+    yield Case("rwkv_wkv7", (q, uneven, k, v, k, k, state))
     yield Case("gated_linear_attention", (q, k, v, Arg(key, values=uneven_decay, note="uneven"), state))
 
 

@@ -55,6 +55,10 @@ class Unit:
             why = f": {self._failures[1]}" if self._failures and self._failures[1] else ""
             raise NativeError(f"{self.name}: ggml could not initialise the device{why}")
         self.buffer_type = lib().ggml_backend_dev_buffer_type(self.device_pointer)  # another one after a loss
+        self.host_buffer_type = ffi.NULL
+        """Memory of the host that the device copies from and to faster: pinned pages. NULL if the device has none."""
+        if facts.host_buffer:
+            self.host_buffer_type = lib().ggml_backend_dev_host_buffer_type(self.device_pointer)
         set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
         if set_threads is not None:  # a device that computes on the host, such as the CPU and a BLAS
             set_threads(self.ggml_backend, n_threads)

@@ -10,7 +10,7 @@ from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import is_view_op
 from hotshoe_ggml.unit import Unit
 
-__all__ = ["assign_units"]
+__all__ = ["address_of", "assign_units", "units_of_inputs"]
 
 
 def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> list[Unit]:
@@ -29,21 +29,33 @@ def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> 
             raise _unsupported(node, owners or units, in_place=bool(owners))
     if len(units) == 1:
         return []
-    places = {_address(node): unit for node, unit in zip(nodes, wanted)}
+    places = {address_of(node): unit for node, unit in zip(nodes, wanted)}
     wanted = [*wanted, *(_unit_of(node.src[0], places, units) for node in nodes[len(wanted) :])]
     chosen = [
         _first(node, [unit, units[-1]] if not owners else sorted(owners, key=lambda candidate: candidate is not unit))
         for node, unit, owners in zip(nodes, wanted, state_units)
     ]
     moved = {
-        _address(node.view_src)
+        address_of(node.view_src)
         for node, unit, owners in zip(nodes, chosen, state_units)
         if _writes(node) and not owners and unit is units[-1]
     }
     for i, node in enumerate(nodes):
-        if not state_units[i] and {_address(node), _address(node.view_src)} & moved:
+        if not state_units[i] and {address_of(node), address_of(node.view_src)} & moved:
             chosen[i] = units[-1]
     return chosen
+
+
+def units_of_inputs(node_units: Sequence[tuple[Any, Unit]], inputs: Sequence[Any]) -> list[tuple[Any, Unit]]:
+    """The inputs that only one unit reads, each with that unit. ggml would put them on the CPU, and copy them."""
+    readers: dict[int, set[Unit]] = {address_of(tensor): set() for tensor in inputs}
+    for node, unit in node_units if inputs else ():
+        for source in () if is_view_op(node) else node.src:
+            while source != ffi.NULL:
+                if address_of(source) in readers:
+                    readers[address_of(source)].add(unit)
+                source = source.view_src
+    return [(tensor, *readers[address_of(tensor)]) for tensor in inputs if len(readers[address_of(tensor)]) == 1]
 
 
 def _writes(node: Any) -> bool:
@@ -62,8 +74,8 @@ def _units_of_state(node: Any, units: Sequence[Unit]) -> list[Unit]:
 def _unit_of(tensor: Any, places: Mapping[int, Unit], units: Sequence[Unit]) -> Unit:
     """The unit that has a tensor in its memory: the unit of its node, or of its buffer. An input is with the CPU."""
     while tensor != ffi.NULL:
-        if _address(tensor) in places:
-            return places[_address(tensor)]
+        if address_of(tensor) in places:
+            return places[address_of(tensor)]
         if tensor.buffer != ffi.NULL:
             kind = lib().ggml_backend_buffer_get_type(tensor.buffer)
             return next((unit for unit in units if unit.buffer_type == kind), units[-1])
@@ -76,7 +88,8 @@ def _first(node: Any, units: Sequence[Unit]) -> Unit:
     return next((unit for unit in units if unit.supports(node)), units[-1])
 
 
-def _address(pointer: Any) -> int:
+def address_of(pointer: Any) -> int:
+    """The address of a tensor: two pointers of cffi to one tensor are different objects."""
     return int(ffi.cast("uintptr_t", pointer))
 
 

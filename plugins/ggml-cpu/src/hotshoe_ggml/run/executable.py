@@ -21,7 +21,7 @@ from hotshoe_ggml.memory.buffers import TensorBuffer
 from hotshoe_ggml.memory.layouts import Layout
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
-from hotshoe_ggml.run.assign import assign_units
+from hotshoe_ggml.run.assign import address_of, assign_units
 from hotshoe_ggml.run.scheduler import ScheduledGraph, Scheduler
 from hotshoe_ggml.unit import Unit
 
@@ -75,6 +75,7 @@ class GgmlExecutable(Executable):
         self._native: dict[Tensor, Any] = {}  # ggml's tensors of all other nodes
         self._keep_alive: list[Any] = []  # parameters of nodes
         self._outputs: dict[Tensor, Any] = {}  # the ggml tensors that they are read from; some are copies
+        self._unit_with: dict[int, Unit] = {}  # by address: the unit with each node and input, if there are several
         self._sizes: dict[str, Memory] = {}
         self._devices: dict[Tensor, str] = {}  # wanted for each node, if there are several units
         self._units: list[Unit] = []  # the unit of each ggml node, if there are several
@@ -198,7 +199,9 @@ class GgmlExecutable(Executable):
 
     def _allocate(self) -> None:
         units = self._backend.units
-        graph = ScheduledGraph(self._cgraph, self._context, self._n_native(), self._units, self._save_outputs)
+        inputs = [self._native[leaf] for leaf in self._graph.leaves if leaf.op == "input"] if self._units else []
+        graph = ScheduledGraph(self._cgraph, self._context, self._n_native(), self._units, inputs, self._save_outputs)
+        self._unit_with = {address_of(t): unit for t, unit in (*graph.node_units, *graph.input_units)}
         self._scheduled = graph
         if self._dry:
             self._sizes = {name: Memory(size) for name, size in self._scheduler.measure(graph).items()}
@@ -238,17 +241,45 @@ class GgmlExecutable(Executable):
             for tensor, array in self._fed.items():
                 native = self._native.get(tensor)
                 if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
-                    _set(native, array)
-            self._fed.clear()
+                    self._set(native, array)
             self._saved_outputs.clear()
             self._ran = False
-            status = lib().ggml_backend_sched_graph_compute(self._scheduler.native, self._cgraph)
+            saved: dict[Tensor, np.ndarray[Any, Any]] = {}
+            if self._shares:  # all is queued on the devices: the host waits once
+                status = lib().ggml_backend_sched_graph_compute_async(self._scheduler.native, self._cgraph)
+                if status == lib().GGML_STATUS_SUCCESS:
+                    saved = {tensor: self._queue_get(tensor) for tensor in self._outputs}
+                lib().ggml_backend_sched_synchronize(self._scheduler.native)
+            else:
+                status = lib().ggml_backend_sched_graph_compute(self._scheduler.native, self._cgraph)
+            self._fed.clear()  # not before: the devices read from these arrays
             self._backend.require_devices()
             if status == lib().GGML_STATUS_ALLOC_FAILED:
                 raise self._backend.exhausted()
             if status != lib().GGML_STATUS_SUCCESS:
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
+            self._saved_outputs = saved
             self._ran = True
+
+    def _set(self, native: Any, array: np.ndarray[Any, Any]) -> None:
+        """Copy an input to where it is read. A device may do it later, in the order of what is queued on it."""
+        unit = self._unit_with.get(address_of(native))
+        if unit is None:
+            _set(native, array)
+        else:
+            data = ffi.from_buffer(array)
+            lib().ggml_backend_tensor_set_async(unit.ggml_backend, native, data, 0, array.nbytes)
+
+    def _queue_get(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """An array into which a device will copy an output."""
+        assert tensor.dtype.numpy is not None
+        native, out = self._outputs[tensor], np.empty(tensor.shape, tensor.dtype.numpy)
+        node = native
+        while is_view_op(node):
+            node = node.view_src
+        unit = self._unit_with[address_of(node)]
+        lib().ggml_backend_tensor_get_async(unit.ggml_backend, native, ffi.from_buffer(out), 0, out.nbytes)
+        return out
 
     def _acquire(self) -> None:
         """Get the memory of the temporaries. Raises InsufficientMemoryError."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
+from hotshoe_ggml.run.assign import units_of_inputs
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["ScheduledGraph", "Scheduler"]
@@ -31,8 +32,9 @@ class ScheduledGraph:
     node; empty if there is only one unit. on_displaced: called before another graph gets the
     buffers.
 
-    node_units: the nodes and their units, in the order in which the nodes were built. ggml's order in the graph may
-    differ: preparing a graph for Vulkan changes it.
+    inputs: the graph's inputs. node_units: the nodes and their units, in the order in which the nodes were built.
+    ggml's order in the graph may differ: preparing a graph for Vulkan changes it. input_units: each input that only one
+    unit reads, with that unit, in whose memory it lies.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class ScheduledGraph:
         context: NativeContext,
         n_tensors: int,
         units: Sequence[Unit],
+        inputs: Sequence[Any],
         on_displaced: Callable[[], None],
     ) -> None:
         self.cgraph = cgraph
@@ -50,6 +53,7 @@ class ScheduledGraph:
         g = lib()
         self._nodes = [g.ggml_graph_node(cgraph, i) for i in range(g.ggml_graph_n_nodes(cgraph) if units else 0)]
         self.node_units = list(zip(self._nodes, units))
+        self.input_units = units_of_inputs(self.node_units, inputs)
         tensor = g.ggml_get_first_tensor(context.pointer) if units else ffi.NULL
         while tensor != ffi.NULL:
             sources = [(i, source) for i, source in enumerate(tensor.src) if source != ffi.NULL]
@@ -71,6 +75,8 @@ class ScheduledGraph:
         for node, unit in self.node_units:
             if not is_view_op(node):
                 lib().ggml_backend_sched_set_tensor_backend(scheduler, node, unit.ggml_backend)
+        for tensor, unit in self.input_units:
+            lib().ggml_backend_sched_set_tensor_backend(scheduler, tensor, unit.ggml_backend)
 
 
 class Scheduler:
@@ -153,7 +159,12 @@ class Scheduler:
         self.free()
         require_memory(n * _SCHEDULED)
         backends = ffi.new("ggml_backend_t[]", [unit.ggml_backend for unit in self._units])
-        self.native = lib().ggml_backend_sched_new(backends, ffi.NULL, len(self._units), n, False, True)
+        types = [unit.buffer_type for unit in self._units]
+        # What the CPU computes for a device lies where the device reads it best.
+        pinned = [unit.host_buffer_type for unit in self._units if unit.host_buffer_type != ffi.NULL]
+        types[-1] = pinned[0] if pinned and len(types) > 1 else types[-1]
+        buffer_types = ffi.new("ggml_backend_buffer_type_t[]", types)
+        self.native = lib().ggml_backend_sched_new(backends, buffer_types, len(self._units), n, False, True)
         self._n_tensors = n
 
     def _no_memory(self, graph: ScheduledGraph) -> OutOfMemory:

@@ -1,0 +1,95 @@
+"""Convert models whose files are like those of Llama or Qwen2: ERNIE 4.5, EXAONE 3, InternLM2, Seed-OSS."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hotshoe.convert import Recipe, Rules, interleave, make_layout, read_rope, read_sizes
+from hotshoe.convert._settings import Settings
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Array, Checkpoint, FileLayout
+
+__all__ = ["ernie4_5", "exaone", "internlm2", "seed_oss"]
+
+
+def ernie4_5(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("use_bias", False, False)
+    sizes, rope = read_sizes(checkpoint, head_dim=128), read_rope(checkpoint, "linear", "yarn", theta=500_000.0)
+    return make_layout(checkpoint, "ernie4_5", sizes.keys() | rope.keys(), vocab=sizes.vocab, tied=True)
+
+
+def exaone(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    own = {"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function"}
+    config = {key: checkpoint.config.get(other) for key, other in own.items()}
+    checkpoint = replace(checkpoint, config=Settings({**config, **checkpoint.config}))
+    checkpoint.require("hidden_act", None, "silu")
+    sizes = read_sizes(checkpoint)
+    rope = read_rope(checkpoint, "linear", "llama3", "yarn", theta=500_000.0)
+    rules = Rules(
+        constants=rope.llama3_factors(sizes.head_dim),
+        names={
+            "wte": "token_embd",
+            "ln_f": "output_norm",
+            "layers.ln_1": "attn_norm",
+            "layers.ln_2": "ffn_norm",
+            **{f"layers.attn.attention.{n}_proj": f"attn_{n}" for n in "qkv"},
+            "layers.attn.attention.out_proj": "attn_output",
+            "layers.mlp.c_fc_0": "ffn_gate",
+            "layers.mlp.c_fc_1": "ffn_up",
+            "layers.mlp.c_proj": "ffn_down",
+        },
+    )
+    keys = sizes.keys() | {"rope.dimension_count": sizes.head_dim} | rope.keys()
+    return make_layout(checkpoint, "exaone", keys, rules, vocab=sizes.vocab)
+
+
+def internlm2(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("bias", False, False)
+    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear")
+    groups, queries = sizes.n_kv_heads, sizes.n_heads // sizes.n_kv_heads
+    stored = ((sizes.n_heads + 2 * groups) * sizes.head_dim, sizes.dim)
+
+    def part(start: int, end: int) -> Recipe:
+        """Some heads of each group, which has the heads of its queries, then one of keys and one of values."""
+
+        def make(value: Array) -> Array:
+            heads = value.reshape(groups, queries + 2, sizes.head_dim, -1)[:, start:end].reshape(-1, sizes.dim)
+            return interleave(len(heads) // sizes.head_dim).make(heads) if end < queries + 2 else heads
+
+        return Recipe(make, stored)
+
+    rules = Rules(
+        names={
+            "tok_embeddings": "token_embd",
+            "output": "output",
+            "layers.attention_norm": "attn_norm",
+            "layers.attention.wqkv": ("attn_q", "attn_k", "attn_v"),
+            "layers.attention.wo": "attn_output",
+        },
+        recipes={
+            "attn_q.weight": part(0, queries),
+            "attn_k.weight": part(queries, queries + 1),
+            "attn_v.weight": part(queries + 1, queries + 2),
+        },
+    )
+    return make_layout(checkpoint, "internlm2", sizes.keys() | rope.keys(), rules, vocab=sizes.vocab)
+
+
+def seed_oss(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("attention_bias", True, True)
+    checkpoint.require("mlp_bias", False, False)
+    sizes, rope = read_sizes(checkpoint, head_dim=128), read_rope(checkpoint, "linear", "yarn")
+    rules = Rules(
+        required=["attn_q.bias", "attn_k.bias", "attn_v.bias", *checkpoint.biases(attention_out_bias=("attn_output",))],
+        names={"layers.post_attention_layernorm": "post_attention_norm"},
+    )
+    return make_layout(checkpoint, "seed_oss", sizes.keys() | rope.keys(), rules, vocab=sizes.vocab)

@@ -1,0 +1,57 @@
+"""Architectures of GGUF that compute the same as another one, or nearly: one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.models import llama, qwen2
+from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, derived, layers, submodule
+
+
+class ExaoneBlock(nn.TransformerBlock):
+    attention: llama.Attention = submodule()
+    mlp: GatedMLP = submodule()
+
+
+class Exaone(nn.Decoder):
+    """EXAONE 3 and 3.5 (LG AI Research 2024, arXiv:2412.04862): Llama with RoPE's pairs in halves."""
+
+    config: TextConfig
+    blocks: list[ExaoneBlock] = layers("blk")
+
+
+class SeedBlock(qwen2.Block):
+    mlp_norm: RMSNorm = submodule("post_attention_norm", shape=lambda c, i: (c.dim,))
+
+
+class SeedOss(nn.Decoder):
+    """Seed-OSS (ByteDance 2025): Qwen2, but files call the MLP's norm post_attention_norm."""
+
+    config: TextConfig
+    blocks: list[SeedBlock] = layers("blk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QwenConfig(TextConfig):
+    # files give the size of gate and up together
+    mlp_dim: tuple[int, ...] = derived(
+        lambda metadata, found, _: tuple(
+            n // 2 for n in metadata.arch.per_layer("feed_forward_length", found.n_layers, int)
+        )
+    )
+
+
+class Qwen(nn.Decoder):
+    """Qwen 1 (Bai et al. 2023, arXiv:2309.16609): Qwen2 with queries, keys and values in one matrix."""
+
+    config: QwenConfig
+    blocks: list[qwen2.Block] = layers("blk")
+
+
+ernie4_5 = Family(llama.Model)  # ERNIE 4.5 without experts (Baidu 2025)
+internlm2 = Family(llama.Model)  # InternLM2 (Cai et al. 2024, arXiv:2403.17297)
+exaone = Family(Exaone)
+seed_oss = Family(SeedOss)
+qwen = Family(Qwen)

@@ -1,0 +1,46 @@
+"""ModernBERT (Warner et al. 2024, arXiv:2412.13663): most layers see only near tokens, on both sides.
+
+The layers with all tokens have a RoPE of another base. The first layer has no norm before attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.nn import EncoderConfig, GatedMLP, LayerNorm, LayerPattern, key, layers, pattern_key, submodule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(EncoderConfig):
+    pattern: LayerPattern = pattern_key(3, dense_first=True)
+    hidden_act: str = key("hidden_activation", default="gelu")
+
+
+class Attention(nn.Attention):
+    both_sides = True
+
+
+class GeluMLP(GatedMLP):
+    activation = "gelu"
+
+
+class Block(nn.TransformerBlock):
+    attention_norm: LayerNorm | None = submodule("attn_norm", when=lambda c, i: i > 0, shape=lambda c, i: (c.dim,))
+    attention: Attention = submodule()
+    mlp_norm: LayerNorm = submodule("ffn_norm", shape=lambda c, i: (c.dim,))
+    mlp: GeluMLP | GatedMLP = submodule(choose=lambda c, i: {"gelu": GeluMLP, "silu": GatedMLP}.get(c.hidden_act))
+
+
+class Model(nn.Encoder):
+    config: Config
+    token_types = None
+    blocks: list[Block] = layers("blk")
+    norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
+
+    def unused_keys(self) -> dict[str, str]:
+        return {"classifier.pooling_type": "of rerankers"}
+
+
+family = Family(Model)

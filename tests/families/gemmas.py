@@ -1,0 +1,71 @@
+"""Rows of Gemma."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.families.row import COMMON, Row
+
+GEMMA4 = {
+    "head_dim": 24,
+    "global_head_dim": 32,
+    "sliding_window": 8,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 30.0,
+}
+GEMMA4_FILE: dict[str, Any] = {
+    "cut": ("token_embd.weight",),
+    # without values, keys are values
+    "optional": ("blk.*.layer_output_scale.weight", "blk.*.attn_v.weight"),
+    "llamacpp_bound": 3e-4,  # GELU
+}
+ROWS: dict[str, Row] = {
+    "gemma": Row("GemmaForCausalLM", "gemma", {"head_dim": 32}, llamacpp_bound=1e-4),
+    "gemma2": Row(
+        "Gemma2ForCausalLM",
+        "gemma2",
+        {"head_dim": 32, "sliding_window": 8, "num_hidden_layers": 3, "query_pre_attn_scalar": 32},
+        llamacpp_bound=1e-4,  # GELU
+    ),
+    # the small models: vectors for each layer, and layers that read the keys and values of earlier ones
+    "gemma4": Row(
+        "Gemma4ForCausalLM",
+        "gemma4",
+        GEMMA4
+        | {
+            "num_hidden_layers": 8,
+            # llama.cpp expects that the last two layers with keys of their own are one of each kind, in this order
+            "layer_types": [f"{kind}_attention" for kind in "sliding full sliding sliding full".split()]
+            + [f"{kind}_attention" for kind in "sliding sliding full".split()],
+            "num_kv_shared_layers": 3,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": COMMON["vocab_size"],
+            "use_double_wide_mlp": True,
+        },
+        **GEMMA4_FILE,
+    ),
+    # the large ones: values are keys in full layers
+    "gemma4-dense": Row(
+        "Gemma4ForCausalLM",
+        "gemma4",
+        GEMMA4 | {"attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        **GEMMA4_FILE,
+    ),
+    "gemma4-experts": Row(
+        "Gemma4ForCausalLM",
+        "gemma4",
+        GEMMA4
+        | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "enable_moe_block": True}
+        | {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24},
+        **GEMMA4_FILE,
+    ),
+    "gemma3": Row(
+        "Gemma3ForCausalLM",
+        "gemma3",
+        {"head_dim": 32, "sliding_window": 8, "num_hidden_layers": 7, "query_pre_attn_scalar": 32},
+        cut=("token_embd.weight",),
+        llamacpp_bound=1e-4,  # GELU
+    ),
+}

@@ -1,0 +1,60 @@
+"""Rows of text models in checkpoints that also read pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy as safetensors
+
+from tests.families.row import COMMON, Row
+
+_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "patch_size": 4}
+_ROPE = {"rope_type": "default", "rope_theta": 1e4}
+_2, _3 = ({"rope_parameters": _ROPE | {"mrope_section": sections}} for sections in ([4, 6, 6], [6, 5, 5]))
+
+
+def _config(vision: dict[str, Any], **text: Any) -> dict[str, Any]:
+    """All settings are those of the text model, and the encoder is as small as it can be."""
+    config = COMMON | text
+    return dict.fromkeys(COMMON.keys() - {"vocab_size"}, ...) | {
+        "text_config": config,
+        "vision_config": _VISION | vision,
+    }
+
+
+def _transpose_experts(folder: Path) -> None:
+    """Store them as in published checkpoints: (experts, in, out)."""
+    weights = safetensors.load_file(folder / "model.safetensors")
+    for name in [name for name in weights if "experts" in name]:
+        weights[name] = np.ascontiguousarray(weights[name].swapaxes(1, 2))
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+ROWS: dict[str, Row] = {
+    "qwen2-vl": Row(
+        "Qwen2VLForConditionalGeneration",
+        "qwen2vl",
+        _config({"embed_dim": 16, "hidden_size": 64}, num_attention_heads=2, num_key_value_heads=1, **_2),
+    ),
+    "qwen2.5-vl": Row(
+        "Qwen2_5_VLForConditionalGeneration",
+        "qwen2vl",
+        _config(
+            {"out_hidden_size": 64, "fullatt_block_indexes": [0]}, num_attention_heads=2, num_key_value_heads=1, **_2
+        ),
+    ),
+    "qwen3-vl": Row(
+        "Qwen3VLForConditionalGeneration",
+        "qwen3vl",
+        _config({"out_hidden_size": 64, "deepstack_visual_indexes": [0]}, head_dim=32, **_3),
+    ),
+    "qwen3-vl-moe": Row(
+        "Qwen3VLMoeForConditionalGeneration",
+        "qwen3vlmoe",
+        _config({"out_hidden_size": 64, "deepstack_visual_indexes": [0]}, head_dim=32, **_3, **_EXPERTS),
+        prepare=_transpose_experts,
+    ),
+}

@@ -1,0 +1,108 @@
+"""Rows of models with Mamba, and with attention in other layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.families.hybrids import RECURRENT
+from tests.families.row import Row, coarse
+
+_NEMOTRON = {
+    "head_dim": 24,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "ssm_state_size": 16,
+    "n_groups": 2,
+    "conv_kernel": 4,
+    "layer_norm_epsilon": 1e-5,
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"] * 2,
+    "time_step_min": 1e-30,  # transformers takes larger time steps instead of those below; NVIDIA's own code does not
+    "time_step_floor": 1e-30,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40,
+    "routed_scaling_factor": 2.5,
+}
+
+
+def _without_experts(folder: Path) -> None:
+    """Nemotron-H as it is published: transformers 5 writes settings of experts that it does not have.
+
+    Without model_type, llama.cpp's converter reads config.json without transformers.
+    """
+    path = folder / "config.json"
+    gone = ("expert", "moe", "routed", "norm_topk", "n_group", "topk_group", "layers_block", "model_type")
+    config = {k: v for k, v in json.loads(path.read_text()).items() if k == "n_groups" or not k.startswith(gone)}
+    config = {k: v for k, v in config.items() if "expert" not in k}
+    path.write_text(json.dumps(config | {"hybrid_override_pattern": "M-*-" * 2, "num_hidden_layers": 8}))
+
+
+_GRANITE = {
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 2,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "intermediate_size": 24,
+    "shared_intermediate_size": 40,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.7,
+    "attention_multiplier": 0.3,
+    "logits_scaling": 2.0,
+}
+
+
+def _with_published_names(folder: Path) -> None:
+    """transformers 5 writes other names of layers than Granite's checkpoints and llama.cpp's converter have."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    names = {"linear_attention": "mamba", "full_attention": "attention"}
+    path.write_text(json.dumps(config | {"layer_types": [names[kind] for kind in config["layer_types"]]}))
+
+
+ROWS: dict[str, Row] = {
+    "nemotron_h": Row(
+        "NemotronHForCausalLM",
+        "nemotron_h",
+        _NEMOTRON
+        | {"num_hidden_layers": ..., "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"] * 2},
+        prepare=_without_experts,
+        weights={"A_log": coarse},
+        no_shift=RECURRENT,
+    ),
+    "nemotron_h_moe": Row(
+        "NemotronHForCausalLM",
+        "nemotron_h_moe",
+        _NEMOTRON | {"num_hidden_layers": ...},
+        weights={"A_log": coarse},
+        no_shift=RECURRENT,
+    ),
+    "nemotron_h_moe-latent": Row(
+        "NemotronHForCausalLM",
+        "nemotron_h_moe",
+        _NEMOTRON | {"num_hidden_layers": ..., "moe_latent_size": 32},
+        weights={"A_log": coarse},
+        no_shift=RECURRENT,
+    ),
+    "granitehybrid": Row(
+        "GraniteMoeHybridForCausalLM",
+        "granitehybrid",
+        _GRANITE,
+        prepare=_with_published_names,
+        weights={"A_log": coarse},
+        no_shift=RECURRENT,
+    ),
+    "granitehybrid-dense": Row(
+        "GraniteMoeHybridForCausalLM",
+        "granitehybrid",
+        _GRANITE | {"num_local_experts": 0, "num_experts_per_tok": 0, "intermediate_size": 40},
+        prepare=_with_published_names,
+        weights={"A_log": coarse},
+        no_shift=RECURRENT,
+    ),
+}
