@@ -206,13 +206,14 @@ ROWS: dict[str, Row] = {
         "ernie4_5-moe",
         _ERNIE | {"moe_layer_start_index": 1},
         n_tokens=60,
+        weights={"correction_bias": lambda w: w / 4},
     ),
     "ernie4_5-moe-step": Row(
         "Ernie4_5_MoeForCausalLM",
         "ernie4_5-moe",
         _ERNIE | {"num_hidden_layers": 6, "moe_layer_start_index": 2, "moe_layer_interval": 2},
         n_tokens=60,
-        weights={"experts.down_proj": lambda w: w / 2, "experts.gate_up_proj": lambda w: w / 2},
+        weights={"experts.down_proj": lambda w: w / 2, "correction_bias": lambda w: w / 4},
         llamacpp="it cannot load the file: it expects experts in all layers after the dense ones",
     ),
     "hunyuan-moe": Row(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import lfm2
 from hotshoe.nn import (
     ExpertLayersConfig,
     GatedMLP,
     MixtureOfExperts,
+    RMSNorm,
     dense_or_experts,
     gating_key,
     key,
@@ -29,9 +31,10 @@ class Block(lfm2.Block):
     mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
-class Model(lfm2.Model):
+class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
+    norm: RMSNorm = submodule("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
 
 
 family = Family(Model)
