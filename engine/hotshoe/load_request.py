@@ -204,9 +204,9 @@ def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int
         return min(trained, _DEFAULT_CONTEXT) if model_class.task is Task.TEXT else trained
     n_ctx = integer("n_ctx", n_ctx, 1, ModelError)
     if n_ctx > trained:
-        raise ModelError(
-            f"n_ctx is {n_ctx}; {file.path} was trained for at most {trained} tokens", hint="leave it out, or give less"
-        )
+        limit = model_class.context_limit
+        known = f"can have at most {trained} tokens: {limit}" if limit else f"was trained for at most {trained} tokens"
+        raise ModelError(f"n_ctx is {n_ctx}; {file.path} {known}", hint="leave it out, or give less")
     return n_ctx
 
 

@@ -12,7 +12,9 @@ import gguf
 import numpy as np
 import pytest
 
+from hotshoe.cli import main
 from hotshoe.convert import convert, open_checkpoint, open_weights
+from hotshoe.convert._blocks import Scaled
 from hotshoe_core.errors import ConversionError
 from tests.families.row import make_folder
 from tests.families.rows import ROWS
@@ -227,6 +229,16 @@ def test_gpt_oss_as_published(tmp_path: Path) -> None:
         assert np.array_equal(found[name], expected[name]), name
 
 
+def test_inspect_counts_values_and_not_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = []
+    for folder in both(tmp_path, "modelopt"):
+        assert main(["inspect", str(folder)]) == 0
+        counts.append(capsys.readouterr().out)
+    assert "NVFP4" in counts[0]
+    parameters = [next(line for line in out.splitlines() if "parameters" in line) for out in counts]
+    assert parameters[0] == parameters[1]
+
+
 def test_scales_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     coded, _ = both(tmp_path, "block")
     path = coded / "model.safetensors"
@@ -235,6 +247,43 @@ def test_scales_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     safetensors.save_file(stored | {f"{name}_scale_inv": torch.ones(7, 5)}, path)
     with pytest.raises(ConversionError, match=r"up_proj\.weight .*F8_E4M3 \(320, 192\).*F32 \(7, 5\).*do not fit"):
         open_checkpoint(coded)
+
+
+def test_any_codes_and_scales_are_read_or_refused(tmp_path: Path) -> None:
+    """Random types and shapes; what is accepted has the shape that it says."""
+    rng, accepted = np.random.default_rng(1), 0
+    u8, e4m3, f32, i32 = torch.uint8, torch.float8_e4m3fn, torch.float32, torch.int32
+    of_codes = [(4, 16), (4, 32), (3, 4, 16), (3, 4, 2, 16), (4,), (), (0, 4)]
+    of_scales = [(), (1,), (4,), (4, 1), (4, 2), (4, 4), (3, 4, 1), (3, 4, 2), (0, 4)]
+    choices: dict[str, tuple[list[Any], list[tuple[int, ...]]]] = {
+        "weight": ([u8, e4m3, f32], of_codes),
+        "weight_packed": ([u8, i32], of_codes),
+        "weight_blocks": ([u8, i32], of_codes),
+        "weight_scale": ([u8, e4m3, f32, i32], of_scales),
+        "weight_scale_inv": ([f32, i32], of_scales),
+        "weight_scales": ([u8], of_scales),
+        "weight_scale_2": ([f32, i32], [(), (1,), (3,), (2,)]),
+        "input_scale": ([f32, i32], [(), (1,), (3,)]),
+    }
+    for i in range(600):
+        tensors = {}
+        for name in rng.permutation(list(choices))[: rng.integers(2, 5)]:
+            kinds, shapes = choices[name]
+            tensors[f"x.{name}"] = torch.ones(shapes[rng.integers(len(shapes))]).to(kinds[rng.integers(len(kinds))])
+        safetensors.save_file(tensors, tmp_path / "x.safetensors")
+        config = {"quantization_config": {"weight_block_size": [[2, 16], None, [0, 1], "x"][i % 4]}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        try:
+            checkpoint = open_weights(tmp_path / "x.safetensors")
+        except ConversionError:
+            continue
+        for name, tensor in checkpoint.tensors.items():
+            if isinstance(tensor, Scaled):
+                accepted += 1
+                assert checkpoint.read(name).shape == tensor.shape
+                if tensor.packed is not None:
+                    assert checkpoint.read_blocks(name).shape[:-1] == tensor.shape[:-1]
+    assert accepted > 5
 
 
 def test_other_methods_are_still_refused(tmp_path: Path) -> None:

@@ -241,6 +241,8 @@ def test_the_logits_are_those_of_the_plain_file(
     out = capsys.readouterr().out
     assert f"Ollama's {ollama.arch}: it is read with" in out
     assert ("encoders of pictures or sound: the model reads text only" in out) == ollama.tower
+    listed = "read under another name, or with another value:" in out
+    assert listed != ("read with 0 keys changed" in out)
     assert main(["plan", str(path)]) == 0
     assert ("encoders of pictures or sound" in capsys.readouterr().out) == ollama.tower
 
@@ -249,6 +251,21 @@ def test_a_plain_file_has_no_dialect(data: Path) -> None:
     for path in sorted((data / "llamacpp").glob("*.gguf")):
         with GGUFFile(path) as file:
             assert translate(file).file is file, path.name
+
+
+def test_tokens_of_pictures_without_a_row_in_the_embedding(data: Path, tmp_path: Path) -> None:
+    plain = data / "llamacpp" / "Gemma3ForCausalLM.gguf"
+    with GGUFFile(plain) as file:
+        rows = file.tensors["token_embd.weight"].shape[0]
+        lists = {name: list(file.metadata[f"tokenizer.ggml.{name}"])[:rows] for name in ("tokens", "token_type")}
+    keys: dict[str, Any] = {
+        "gemma3.mm.tokens_per_image": 256,
+        "tokenizer.ggml.tokens": [*lists["tokens"], "<image_soft_token>"],
+        "tokenizer.ggml.token_type": [*lists["token_type"], 3],
+    }
+    path = rewrite(plain, tmp_path / "x.gguf", keys)
+    assert hotshoe.load_tokenizer(path).vocab_size == rows
+    assert np.array_equal(results(path), results(plain))
 
 
 def test_a_character_map_in_base64(data: Path, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
+import hotshoe
 from hotshoe.families import find_model
-from hotshoe_core.errors import WeightsError
+from hotshoe_core.errors import ModelError, WeightsError
 from hotshoe_core.gguf import GGUFFile
 from tests.support.forward import Forward
 from tests.support.rewrite import Stored, rewrite
@@ -79,3 +81,18 @@ def test_queries_are_scaled_by_their_positions(data: Path, tmp_path: Path) -> No
     found, before = logits(rewrite(data / NAME, tmp_path / "m.gguf", keys)), logits(data / NAME)
     np.testing.assert_array_equal(found[:16], before[:16])
     assert np.abs(found[16:] - before[16:]).max() > 0.01 * np.abs(before).max()
+
+
+def test_longer_contexts_than_an_indexer_chooses_from(data: Path, tmp_path: Path) -> None:
+    """DeepSeek-V3.2 is DeepSeek-V3 if the context is no longer than ``top_k``."""
+    fields = gguf.GGUFReader(data / NAME).fields
+    keys = {k.replace("deepseek2.", "deepseek32."): f.contents() for k, f in fields.items() if "deepseek2." in k}
+    keys |= {"deepseek32.attention.indexer.top_k": 32, "deepseek32.attention.indexer.head_count": 4}
+    keys |= {"deepseek32.expert_gating_func": 2, "general.architecture": "deepseek32"}
+    path = rewrite(data / NAME, tmp_path / "m.gguf", dict.fromkeys(k for k in fields if "deepseek2." in k) | keys)
+    with hotshoe.load_model(path, "reference") as model:
+        assert model.n_ctx == 32
+    with pytest.raises(ModelError, match="can have at most 32 tokens: hotshoe does not have the indexer"):
+        hotshoe.load_model(path, "reference", n_ctx=33)
+    expected = logits(data / NAME)
+    np.testing.assert_allclose(logits(path), expected, atol=1e-6 * np.abs(expected).max())

@@ -234,9 +234,9 @@ def test_which_layers_have_a_window() -> None:
     assert windows({stated: [True, False, False, True, True]}) == [8, 0, 0, 8, 8]
     assert windows({stated: [1, 0, 0, 1, 1, 0]}) == [8, 0, 0, 8, 8]  # with a layer for drafting
     assert windows({"attention.sliding_window": 0}) == [0] * 5
-    with pytest.raises(ModelFileError, match=r"an array of 2 values; expected 5"):
+    with pytest.raises(ModelFileError, match=r"an array of 2 values; expected 0 or 1 for 5"):
         windows({stated: [1, 0]})
-    with pytest.raises(ModelFileError, match=r"expected 5, each 0 or 1"):
+    with pytest.raises(ModelFileError, match=r"expected 0 or 1 for 5, one for each"):
         windows({stated: [1, 0, 2, 0, 1]})
     with pytest.raises(ModelFileError, match=r"is -1; expected 0 or more"):
         windows({stated: -1})

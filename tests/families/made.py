@@ -145,7 +145,7 @@ class Made:
 
         config = self._oracle.config.get_text_config()
         masks: Any = mask(seen)
-        if getattr(config, "layer_types", None):
+        if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
             near = torch.triu(torch.ones_like(seen), 1 - (config.sliding_window or total))
             masks = {"full_attention": masks, "sliding_attention": mask(seen & near)}
         with torch.no_grad():

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.families.dense import YARN
+import numpy as np
+
+from tests.families.dense import MINISTRAL, YARN
 from tests.families.hybrids import RECURRENT
 from tests.families.row import Row
+from tests.support.tiny_bert import edit_json
 
 _MLA: dict[str, Any] = {
     "num_key_value_heads": 4,
@@ -57,7 +60,56 @@ _GRANITE: dict[str, Any] = {
     "logits_scaling": 4.0,
 }
 
+_DSA: dict[str, Any] = {
+    **_MLA,
+    "q_lora_rank": 16,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 2.5,
+    "index_topk": 256,
+    "index_head_dim": 64,
+    "index_n_heads": 4,
+    "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
+}
+
 ROWS: dict[str, Row] = {
+    "deepseek-v3.2": Row(
+        "DeepseekV32ForCausalLM",
+        "deepseek32",
+        _DSA | {"n_group": 4, "topk_group": 2},
+        n_tokens=60,
+        keys={"deepseek32.expert_gating_func": 2},  # llama.cpp's reader requires it, but config.json may lack it
+        unused=("*.indexer.*",),  # it chooses all tokens of short texts
+        optional=("blk.*.indexer.*",),
+        excused={"kv heads": "all heads read one latent"},
+    ),
+    "glm-5": Row(
+        "GlmMoeDsaForCausalLM",
+        "glm-dsa",
+        # transformers takes 1e-6 in two norms, whatever config.json says
+        _DSA | {"indexer_types": ["full", "shared", "full"], "rms_norm_eps": 1e-6},
+        n_tokens=60,
+        keys={"glm-dsa.expert_gating_func": 2},  # llama.cpp's reader knows it for this architecture
+        unused=("*.indexer.*",),
+        optional=("blk.*.indexer.*",),
+        excused={"kv heads": "all heads read one latent"},
+    ),
+    "mistral4": Row(
+        "Mistral4ForCausalLM",
+        "mistral4",
+        _MLA
+        | {"q_lora_rank": 16, "n_routed_experts": 8, "n_shared_experts": 1, "norm_topk_prob": True}
+        | {"rope_parameters": MINISTRAL | {"partial_rotary_factor": 8 / 24}},
+        n_tokens=60,
+        # llama.cpp's converter knows no text model of that name
+        prepare=lambda folder: edit_json(folder, "config.json", architectures=["Mistral3ForConditionalGeneration"]),
+        # llama.cpp's converter forgets the scaling of queries by position, which its reader knows
+        keys={
+            "mistral4.attention.temperature_scale": float(np.float32(0.1)),
+            "mistral4.attention.temperature_length": 16,
+        },
+        excused={"kv heads": "all heads read one latent"},
+    ),
     "mixtral": Row("MixtralForCausalLM", "llama", {"head_dim": 24, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3moe": Row(
         "Qwen3MoeForCausalLM",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from tests.families import dense, encoders, gemmas, hybrids, mixtures, pictures, state_spaces
+from tests.families import dense, encoders, gemmas, hybrids, mixtures, pictures, state_spaces, variants
 from tests.families.row import Row
 
 __all__ = ["ENCODERS", "OTHERS", "ROWS", "TEXT"]
 
-TEXT: dict[str, Row] = dense.ROWS | gemmas.ROWS | mixtures.ROWS | hybrids.ROWS | state_spaces.ROWS | pictures.ROWS
+TEXT: dict[str, Row] = (
+    dense.ROWS | gemmas.ROWS | variants.ROWS | mixtures.ROWS | hybrids.ROWS | state_spaces.ROWS | pictures.ROWS
+)
 ENCODERS: dict[str, Row] = encoders.ROWS
 ROWS: dict[str, Row] = TEXT | ENCODERS
 OTHERS = {"rwkv7": "tests/engine/test_rwkv7.py"}

@@ -143,3 +143,32 @@ def test_values_of_the_cpu_lie_where_the_device_reads_them_best(monkeypatch: pyt
         ctx.forward(ctx.input("x", (2, 4)) * 2.0).reserve()
         (cpu,) = backend.units  # type: ignore[attr-defined]
         assert given == [[cpu.buffer_type]]
+
+
+@pytest.mark.usefixtures("server")
+def test_many_large_graphs_are_kept() -> None:
+    """They share the memory of the device, so each takes some megabytes of the host only."""
+    with hotshoe.load_model(SHIPPED, "rpc:0", n_ubatch=64) as model:
+        assert isinstance(model, TextModel)
+        contexts = model._forward.contexts
+        signatures = [model._forward.signature(64)._replace(n_outputs=n) for n in range(1, 65)]
+        for signature in signatures * 2:
+            contexts.get(signature)
+        assert set(signatures) <= set(contexts.signatures)
+        assert contexts.n_built <= len(signatures) + 1
+
+
+def test_switching_between_graphs_restores_each_as_it_was_built(backend: Backend) -> None:
+    """Allocating a graph changes its tensors: their memory, and sources that were copied from another device."""
+    with backend.new_context() as one, backend.new_context() as other:
+        graphs = []
+        for ctx, n in ((one, 3), (other, 5)):
+            x = ctx.input("x", (n, 4))
+            y = ops.equal(x, x).cast(DType.F32) + ops.linear(x, constant(np.ones((4, 4), np.float32)))
+            total = x.sum(axis=-1)
+            graphs.append((ctx.forward(y, total), x, y, total, n))
+        for k in range(6):
+            ctx, x, y, total, n = graphs[k % 2]
+            ctx.compute({x: np.full((n, 4), k, np.float32)})
+            assert np.array_equal(ctx.read(y), np.full((n, 4), 1 + 4 * k))
+            assert np.array_equal(ctx.read(total), np.full(n, 4 * k))

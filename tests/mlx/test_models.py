@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hotshoe
+from hotshoe.convert import convert
 from hotshoe_core.eager.adapter import EagerBackend
+from tests.families.row import make_folder
+from tests.families.rows import ROWS
 from tests.support.as_f16 import as_f16
 from tests.support.minilm import Reference
 
@@ -56,3 +60,12 @@ def test_minilm_gives_transformers_vectors(minilm_gguf: Callable[[str], Path], m
         got = model.embed(texts)
     cosine = (got * minilm_reference.embed(texts)).sum(-1)
     assert cosine.min() > 0.9999
+
+
+def test_a_prompt_of_qwen35_is_no_loop_over_tokens(tmp_path: Path) -> None:
+    """24 delta layers and 8 with attention, 512 tokens: a step at a time, each delta layer had 15,370 nodes."""
+    row = ROWS["qwen35"]
+    config = {**row.config, "num_hidden_layers": 32, "max_position_embeddings": 512}
+    folder = make_folder(replace(row, config=config), tmp_path / "hf")
+    with hotshoe.load_model(convert(folder, tmp_path / "m.gguf", "f32"), "mlx:cpu") as model:
+        assert 2000 < len(model.placements(512).nodes) < 12_000

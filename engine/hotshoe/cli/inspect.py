@@ -109,6 +109,9 @@ def describe(
     if metadata:
         keys = _matching(file.metadata, match)
         report["metadata"] = {k: _value(file.metadata[k], file.metadata.value_type(k), full) for k in keys}
+        if dialect:
+            changed = [k for k in read.metadata if file.metadata.get(k) != read.metadata[k]]
+            report["read_as"] = {k: _value(read.metadata[k], read.metadata.value_type(k), full) for k in changed}
     if tensors:
         report["tensors"] = _selected(found, match)
     return report
@@ -181,6 +184,8 @@ def render(report: dict[str, Any], width: int = 80) -> str:
         parts.append("\n".join(table(("type", "tensors", "parameters", "size", "share"), rows, "<>>>>")))
     if metadata := report.get("metadata"):
         parts.append(_metadata(metadata, width))
+    if read_as := report.get("read_as"):
+        parts.append(f"The keys that are read under another name, or with another value:\n{_metadata(read_as, width)}")
     if tensors := report.get("tensors"):
         tensor_rows = [
             (

@@ -31,6 +31,7 @@ __all__ = ["Names", "add_parser", "names_for", "run", "write_plugin"]
 _KINDS = {
     "backend": "a compute backend over an array library",
     "family": "a family of models and its converter",
+    "encoder": "a family of embedding models and its converter",
     "libraries": "native libraries for the ggml engine",
 }
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -41,6 +42,12 @@ _TEMPLATE_NAMES = frozenset(
 )  # modules and folders in templates
 _ANOTHER_NAME = "take another name, such as acme-npu"
 _PEP508 = re.compile(r"[A-Z0-9]([A-Z0-9._-]*[A-Z0-9])?", re.ASCII | re.IGNORECASE)
+
+
+_FAMILIES = ("family", "encoder")
+_ARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CLASSES = {"family": "MyFamilyForCausalLM", "encoder": "EuroBertModel"}  # in templates
+_TEST = 'test = ["pytest"]'
 
 
 class Names(NamedTuple):
@@ -58,12 +65,15 @@ class Names(NamedTuple):
     prefix: str
     """How the names of its classes begin."""
 
+    arch: str = ""
+    """``general.architecture`` of the files of a family."""
+
 
 def add_parser(commands: Subparsers[CommandParser]) -> None:
     """Add the command ``new-plugin``."""
     parser = commands.add_parser(
         "new-plugin",
-        usage="%(prog)s NAME (--backend | --family | --libraries) [options]",
+        usage="%(prog)s NAME (--backend | --family | --encoder | --libraries) [options]",
         help="write a package for a backend, a model family or libraries",
         description="Write a package that can be installed, is found by hotshoe and passes its own tests, with marks "
         "where your code goes.",
@@ -72,6 +82,10 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     kinds = parser.add_mutually_exclusive_group(required=True)
     for kind, what in _KINDS.items():
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
+    parser.add_argument("--arch", metavar="A", help="general.architecture of a family's files; default: NAME")
+    parser.add_argument(
+        "--transformers", metavar="CLASS", help="test the family against this class, such as OlmoForCausalLM"
+    )
     parser.add_argument("--package", metavar="P", help="name of the package to install; default: hotshoe-NAME")
     parser.add_argument("--output", metavar="DIR", type=Path, help="the folder to make; default: the package's name")
     parser.set_defaults(run=run)
@@ -79,9 +93,9 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the package, and print where it is and what to do next. Raises as ``write_plugin`` does."""
-    names = names_for(args.name, args.kind, args.package)
+    names = names_for(args.name, args.kind, args.package, args.arch)
     target: Path = args.output or Path(names.distribution)
-    written = write_plugin(names, args.kind, target)
+    written = write_plugin(names, args.kind, target, args.transformers)
     readme = target / "README.md"
     show([f"{target}: {len(written)} files, {_KINDS[args.kind]}, as the package {names.distribution}"])
     show([f"Python imports {names.module}, hotshoe calls it {names.name}", "", "The first hour:", ""])
@@ -89,15 +103,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def names_for(name: str, kind: str, package: str | None = None) -> Names:
+def names_for(name: str, kind: str, package: str | None = None, arch: str | None = None) -> Names:
     """The names of a new plugin called ``name``, in a distribution ``package`` (None: hotshoe-NAME).
+
+    arch: the architecture of a family, if it is not ``name``.
 
     Raises OptionError for a name that is invalid or taken.
     """
     plugin = _normalised(name)
     distribution = f"hotshoe-{plugin}" if package is None else _normalised(package)
     prefix = "".join(part.capitalize() for part in plugin.split("-"))
-    names = Names(plugin, distribution, distribution.replace("-", "_"), prefix)
+    if arch is not None and kind not in _FAMILIES:
+        raise OptionError(f"--arch {shown(arch)} is given for a plugin of the kind {kind!r}; it is for families only")
+    if arch is not None and not _ARCH.fullmatch(arch):
+        raise OptionError(f"--arch is {shown(arch)}; expected letters, digits, '-', '_' and '.', as in GGUF files")
+    names = Names(plugin, distribution, distribution.replace("-", "_"), prefix, arch or _default_arch(plugin, kind))
     problem = name_problem(plugin)
     if problem is not None:
         raise _refused(name, problem)
@@ -108,6 +128,10 @@ def names_for(name: str, kind: str, package: str | None = None) -> Names:
     if plugin.startswith("hotshoe-") and package is None:
         raise _refused(name, "its package would be called hotshoe-hotshoe-…", f"name it {plugin[len('hotshoe-') :]}")
     return names
+
+
+def _default_arch(plugin: str, kind: str) -> str:
+    return plugin if kind in _FAMILIES else ""
 
 
 def _normalised(name: str) -> str:
@@ -124,8 +148,8 @@ def _refuse_taken(names: Names, kind: str) -> None:
     from hotshoe_loader.catalog import owner_of_device, owner_of_provider
     from hotshoe_loader.find import find_entry_points
 
-    group = families.MODELS if kind == "family" else ENTRY_POINT_GROUP
-    for name in (names.name, names.distribution):
+    group = families.MODELS if kind in _FAMILIES else ENTRY_POINT_GROUP
+    for name in (names.arch or names.name, names.distribution):
         owner = owner_of_provider(name) or owner_of_device(name)
         if owner is not None or name in _OURS | {ReferenceProvider.name}:
             raise _refused(name, f"it is a name of {owner.distribution if owner else 'hotshoe'}, installed or not")
@@ -149,11 +173,19 @@ def _refused(name: str, problem: str, hint: str = _ANOTHER_NAME) -> OptionError:
     return OptionError(f"a new plugin cannot be called {shown(name)}: {problem}", hint=hint)
 
 
-def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
+def write_plugin(names: Names, kind: str, target: Path, transformers: str | None = None) -> list[Path]:
     """Write the package into ``target``, all of it or nothing, and return the paths of its files.
+
+    transformers: the class that tests of a family compare with. Raises OptionError if it is not a name in Python, or if
+    the plugin is not a family.
 
     Raises OptionError if ``target`` exists and is not an empty folder; OSError if it cannot be written.
     """
+    if transformers is not None and (kind not in _FAMILIES or not transformers.isidentifier()):
+        raise OptionError(
+            f"--transformers is {shown(transformers)}; expected the name of a class, for --family or --encoder",
+            hint="it is the first of the architectures in config.json, such as OlmoForCausalLM",
+        )
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise OptionError(
             f"{target} exists already, so nothing was written; expected a new or empty folder",
@@ -164,7 +196,7 @@ def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
     folder = Path(tempfile.mkdtemp(prefix=f".{names.distribution}.", dir=parent))
     try:
         written = []
-        for path, text in _rendered(names, kind):
+        for path, text in _rendered(names, kind, transformers):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8", newline="\n")
             written.append(target / path)
@@ -181,18 +213,24 @@ def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
     return written
 
 
-def _rendered(names: Names, kind: str) -> Iterator[tuple[str, str]]:
+def _rendered(names: Names, kind: str, transformers: str | None) -> Iterator[tuple[str, str]]:
     """Path and text of each file of the package."""
-    placeholders = (f"my-{kind}", f"hotshoe-my-{kind}", f"hotshoe_my_{kind}", f"My{kind.capitalize()}")
+    placeholders = (f"my-{kind}", f"hotshoe-my-{kind}", f"hotshoe_my_{kind}", f"My{kind.capitalize()}", "my-arch")
     spelled = dict(zip(placeholders, names)) | {f"my_{kind}": names.name.replace("-", "_")}
-    pattern = re.compile("|".join(sorted(spelled, key=len, reverse=True)))
+    if transformers is not None:
+        spelled |= {_CLASSES[kind]: transformers, _TEST: _TEST.replace("]", ', "torch", "transformers"]')}
+    pattern = re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))))
 
     def named(text: str) -> str:
         return pattern.sub(lambda match: spelled[match[0]], text)
 
-    for file in sorted((_TEMPLATES / kind).rglob(f"*{_SUFFIX}")):
-        path = file.relative_to(_TEMPLATES / kind).as_posix().removesuffix(_SUFFIX)
-        yield named(path), named(file.read_text(encoding="utf-8"))
+    files = {path.relative_to(_TEMPLATES / kind): path for path in (_TEMPLATES / kind).rglob(f"*{_SUFFIX}")}
+    if transformers is not None and kind == "family":  # its tests instead of those with NumPy
+        other = _TEMPLATES / "transformers"
+        files = {path: file for path, file in files.items() if path.parts[0] != "tests"}
+        files |= {path.relative_to(other): path for path in other.rglob(f"*{_SUFFIX}")}
+    for path, file in sorted(files.items()):
+        yield named(path.as_posix().removesuffix(_SUFFIX)), named(file.read_text(encoding="utf-8"))
 
 
 def _umask() -> int:

@@ -22,8 +22,8 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         usage="%(prog)s [options] MODEL [MODEL ...]",
         help="offer models to clients: OpenAI's, Anthropic's, Ollama's and Jina's dialects",
         description="Load models and answer requests: /v1/chat/completions, /v1/completions, /v1/embeddings, "
-        "/v1/models, /v1/messages, /v1/rerank, and Ollama's /api. Each model has a process of its own. Only programs of "
-        "this machine can ask, unless --host says otherwise.",
+        "/v1/responses, /v1/models, /v1/messages, /v1/rerank, and Ollama's /api. Each model has a process of its own. "
+        "Only programs of this machine can ask, unless --host says otherwise.",
     )
     parser.add_argument(
         "models", nargs="+", metavar="MODEL", help="a GGUF file, or NAME=FILE; the name is otherwise the file's"

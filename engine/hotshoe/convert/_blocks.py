@@ -6,6 +6,7 @@ NVIDIA's ModelOpt and of compressed-tensors. The value of a weight is code * sca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -150,33 +151,47 @@ def _scaled(
     config: Mapping[str, Any],
 ) -> Scaled:
     block: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
     if codes.dtype in _FP8:
         kind, shape = "FP8", codes.shape
         block = _fp8_block(shape, scales.shape, config)
-        fits = len(block) == len(shape)
+        fits = bool(block)
     elif name + "_blocks" == codes.name:  # (..., rows, blocks, bytes)
-        kind, shape = "MXFP4", (*codes.shape[:-2], 32 * codes.shape[-2]) if codes.shape[-1:] == (16,) else ()
-        fits = bool(shape) and scales.shape == codes.shape[:-1]
+        kind = "MXFP4"
+        fits = len(codes.shape) > 2 and codes.shape[-1] == 16 and scales.shape == codes.shape[:-1]
+        shape = (*codes.shape[:-2], 32 * codes.shape[-2]) if fits else ()
     else:
         kind, size = ("NVFP4", 16) if scales.dtype == "F8_E4M3" else ("MXFP4", 32)
-        shape = (*codes.shape[:-1], 2 * codes.shape[-1]) if codes.shape else ()
-        fits = bool(shape) and scales.shape == (*shape[:-1], shape[-1] // size) and shape[-1] % size == 0
-    if not fits or scales.dtype not in (*_TABLES, *FLOATS):
+        fits = len(codes.shape) > 1 and scales.shape == (*codes.shape[:-1], 2 * codes.shape[-1] // size)
+        shape = (*codes.shape[:-1], size * scales.shape[-1]) if fits else ()
+        fits = fits and shape[-1] == 2 * codes.shape[-1]
+    matrices = (1, shape[0]) if len(shape) > 2 else (1,)
+    factors = [part for part in (factor, inputs) if part is not None]
+    if (
+        not fits
+        or any(part.dtype not in (*_TABLES, *FLOATS) for part in (scales, *factors))
+        or any(math.prod(part.shape) not in matrices for part in factors)
+    ):
+        others = ", ".join(f"{part.name} {part.dtype} {part.shape}" for part in (scales, *factors))
         raise ConversionError(
-            f"tensor {codes.name} of {codes.path} is {codes.dtype} {codes.shape}, and its scales are {scales.dtype} "
-            f"{scales.shape}; these do not fit each other",
+            f"tensor {codes.name} of {codes.path} is {codes.dtype} {codes.shape}, and its scales are {others}; these "
+            "do not fit each other",
             hint="convert the original checkpoint, which is not quantized",
         )
     place = (codes.path, codes.start, codes.stop)
     return Scaled(name, kind, shape, *place, codes, scales, factor, inputs, inverse, block)
 
 
-def _fp8_block(shape: tuple[int, ...], scales: tuple[int, ...], config: Mapping[str, Any]) -> tuple[int, ...]:
+def _fp8_block(shape: tuple[int, ...], stored: tuple[int, ...], config: Mapping[str, Any]) -> tuple[int, ...]:
     """Rows and columns with one scale, or () if the shapes do not fit each other."""
-    scales = (*scales, *[1] * (len(shape) - len(scales))) if np.prod(scales) > 1 else (1,) * len(shape)
+    scales = (*stored, *[1] * (len(shape) - len(stored))) if math.prod(stored) > 1 else (1,) * len(shape)
     stated = config.get("quantization_config")
-    sizes = (stated.get("weight_block_size") if isinstance(stated, dict) else None) or (128, 128)
-    sizes = (*[1] * (len(shape) - 2), *sizes)
+    sizes = (stated.get("weight_block_size") if isinstance(stated, dict) else None) or [128, 128]
+    if not isinstance(sizes, list) or len(sizes) != 2 or any(type(n) is not int or n < 1 for n in sizes):
+        return ()
+    if not math.prod(stored):
+        return ()
+    sizes = [*[1] * (len(shape) - 2), *sizes]
     # sizes need not be a multiple of the block's
     block = tuple(
         n if m == 1 else size if -(-n // size) == m else n // m if n % m == 0 else 0

@@ -13,6 +13,8 @@ import gguf
 from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, read_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hotshoe.convert import Checkpoint, FileLayout, Rope
 
 __all__ = ["describe", "describe_latent", "latent_recipes"]
@@ -25,8 +27,14 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     return describe_latent(checkpoint, "deepseek2", {})
 
 
-def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> FileLayout:
-    """Describe the file of a model with this attention. ``more``: keys of variants."""
+def describe_latent(
+    checkpoint: Checkpoint,
+    arch: str,
+    more: dict[str, Any],
+    names: Mapping[str, str] | None = None,
+    recipes: dict[str, Recipe] | None = None,
+) -> FileLayout:
+    """Describe the file of a model with this attention. ``more``, ``names``, ``recipes``: what variants add."""
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("attention_bias", False, False)
     checkpoint.require("mlp_bias", False, False)
@@ -64,7 +72,8 @@ def describe_latent(checkpoint: Checkpoint, arch: str, more: dict[str, Any]) -> 
     n_extra = min(checkpoint.count("num_nextn_predict_layers"), len(checkpoint.tensors))
     rules = Rules(
         required=["exp_probs_b.bias"] if _is_v3(checkpoint) else (),
-        recipes=latent_recipes(sizes.n_heads, plain, v, kv),
+        recipes=latent_recipes(sizes.n_heads, plain, v, kv) | (recipes or {}),
+        names={**(names or {})},
         ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(n_extra)),
     )
     return make_layout(checkpoint, arch, keys, rules, vocab=sizes.vocab)
@@ -105,7 +114,8 @@ def _mixture_keys(checkpoint: Checkpoint, n_experts: int) -> dict[str, Any]:
 
 
 def _is_v3(checkpoint: Checkpoint) -> bool:
-    return "V3" in (checkpoint.architecture or "") or checkpoint.config.get("model_type") == "deepseek_v3"
+    kinds = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa")
+    return "V3" in (checkpoint.architecture or "") or checkpoint.config.get("model_type") in kinds
 
 
 def _yarn_keys(rope: Rope) -> dict[str, Any]:

@@ -14,24 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["describe"]
 
-_NAMES: dict[str, str | tuple[str, ...]] = {
-    "layers.self_attn.q_conv1d": "ssm_conv1d_q",
-    "layers.self_attn.k_conv1d": "ssm_conv1d_k",
-    "layers.self_attn.v_conv1d": "ssm_conv1d_v",
-    "layers.self_attn.b_proj": "ssm_beta",
-    "layers.self_attn.f_a_proj": "ssm_f_a",
-    "layers.self_attn.f_b_proj": "ssm_f_b",
-    "layers.self_attn.g_a_proj": "ssm_g_a",
-    "layers.self_attn.g_b_proj": "ssm_g_b",
-    "layers.self_attn.dt_bias": "ssm_dt.bias",
-    "layers.self_attn.A_log": "ssm_a",
-    "layers.self_attn.o_norm": "ssm_norm",
-    "layers.block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
-    "layers.block_sparse_moe.shared_experts.gate_proj": "ffn_gate_shexp",
-    "layers.block_sparse_moe.shared_experts.up_proj": "ffn_up_shexp",
-    "layers.block_sparse_moe.shared_experts.down_proj": "ffn_down_shexp",
-}
-
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
@@ -51,7 +33,9 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     linear = checkpoint.config.get("linear_attn_config")
     if not isinstance(linear, dict) or linear.get("num_heads") != heads:
         raise checkpoint.invalid("linear_attn_config", linear, f"an object whose num_heads is {heads}")
-    latent = linear.get("full_attn_layers")
+    latent, sizes = linear.get("full_attn_layers"), [linear.get("short_conv_kernel_size"), linear.get("head_dim")]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise checkpoint.invalid("linear_attn_config", linear, "sizes in short_conv_kernel_size and head_dim")
     if not isinstance(latent, list) or not all(isinstance(i, int) and 0 < i <= n_layers for i in latent):
         raise checkpoint.invalid("linear_attn_config", linear, f"full_attn_layers, a list of numbers 1 to {n_layers}")
     rank = checkpoint.config.get("q_lora_rank")
@@ -74,8 +58,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         **({} if head_dim is None else {"attention.value_length": checkpoint.integer("head_dim")}),
         "rope.dimension_count": rotated,
         **({} if theta is None else {"rope.freq_base": checkpoint.number("rope_theta")}),
-        "ssm.conv_kernel": linear.get("short_conv_kernel_size"),
-        "kda.head_dim": linear.get("head_dim"),
+        "ssm.conv_kernel": sizes[0],
+        "kda.head_dim": sizes[1],
         "leading_dense_block_count": checkpoint.integer("first_k_dense_replace"),
         "expert_count": checkpoint.integer("num_experts"),
         "expert_used_count": checkpoint.integer("num_experts_per_token"),
@@ -87,7 +71,6 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     }
     convs = {f"ssm_conv1d_{x}.weight": Recipe(full_precision=True) for x in "qkv"}
     rules = Rules(
-        names=_NAMES,
         required=["exp_probs_b.bias"],
         recipes=latent_recipes(heads, plain, v, kv) | {"ssm_a": Recipe(minus_exp)} | convs,
     )

@@ -21,14 +21,22 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 
 def describe_llama(
-    checkpoint: Checkpoint, n_kv_heads: int | None, more: dict[str, Any], *, arch: str = "llama"
+    checkpoint: Checkpoint,
+    n_kv_heads: int | None,
+    more: dict[str, Any],
+    *,
+    arch: str = "llama",
+    theta: float = 10_000.0,
+    tied: bool = False,
 ) -> FileLayout:
     """Describe the file of a model whose blocks are those of "llama".
 
     n_kv_heads: the default of num_key_value_heads; None for as many as query heads. more: keys of variants.
+    theta, tied: the architecture's defaults of rope_theta and tie_word_embeddings.
     """
     checkpoint.require("hidden_act", "silu", "silu")
-    sizes, rope = read_sizes(checkpoint, n_kv_heads=n_kv_heads), read_rope(checkpoint, "linear", "llama3", "yarn")
+    sizes = read_sizes(checkpoint, n_kv_heads=n_kv_heads)
+    rope = read_rope(checkpoint, "linear", "llama3", "yarn", theta=theta)
     keys = sizes.keys() | {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim}
     if checkpoint.config.get("sliding_window") is not None:
         # only the first Mistral; llama.cpp's converter writes no key, so that its readers ignore the window
@@ -45,4 +53,4 @@ def describe_llama(
         },
         constants=rope.llama3_factors(sizes.head_dim),
     )
-    return make_layout(checkpoint, arch, keys | more | rope.keys(), rules, vocab=sizes.vocab)
+    return make_layout(checkpoint, arch, keys | more | rope.keys(), rules, vocab=sizes.vocab, tied=tied)

@@ -37,7 +37,7 @@ def _describe_mistral4(checkpoint: Checkpoint) -> FileLayout:
     keys = _temperature_keys(rope)
     if keys:  # llama.cpp's converter writes neither key, although its reader knows them
         keys["attention.temperature_length"] = rope.original_context()
-    return describe_latent(checkpoint, "mistral4", keys)
+    return describe_latent(checkpoint, "mistral4", keys, {"layers.mlp.experts.gate_up_proj": "ffn_gate_up_exps"})
 
 
 def _temperature_keys(rope: Rope) -> dict[str, Any]:

@@ -45,9 +45,10 @@ def _magnitude(arch: Metadata, factor: float) -> float:
 
 
 def _gating(metadata: Metadata, found: SimpleNamespace, _: Any) -> Gating:
-    """The first files of GLM-4.7-Flash do not say that its scores are sigmoids."""
+    """Files of GLM-5, and the first ones of GLM-4.7-Flash, do not say that their scores are sigmoids."""
     n_tokens = metadata.arch.get("vocab_size", 0) or len(metadata.get("tokenizer.ggml.tokens", ()))
-    return read_gating(metadata, "sigmoid" if (found.n_layers, n_tokens) == _GLM_FLASH else "softmax")
+    is_glm = metadata.architecture == "glm-dsa" or (found.n_layers, n_tokens) == _GLM_FLASH
+    return read_gating(metadata, "sigmoid" if is_glm else "softmax")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

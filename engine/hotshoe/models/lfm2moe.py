@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models import lfm2
 from hotshoe.nn import (
     ExpertLayersConfig,
     GatedMLP,
@@ -19,6 +18,7 @@ from hotshoe.nn import (
     submodule,
 )
 from hotshoe.nn.experts import Gating
+from hotshoe.nn.mixers import ShortConv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,10 @@ class Config(ExpertLayersConfig):
     gating: Gating = gating_key("sigmoid")
 
 
-class Block(lfm2.Block):
+class Block(nn.TransformerBlock):
+    attention: nn.NormedAttention | ShortConv = submodule(
+        choose=lambda c, i: nn.NormedAttention if c.n_kv_heads[i] else ShortConv
+    )
     mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hotshoe.kvcache import AttentionSpec, AttentionView
-from hotshoe.nn.basic import Linear, RMSNorm
+from hotshoe.nn.basic import Linear, RMSNorm, UnweightedRMSNorm
 from hotshoe.nn.module import Module, submodule
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.ops import RoPE
@@ -119,8 +119,8 @@ class Attention(Module):
             both_sides=self.both_sides and self.window > 0,
             rope=self.rope,
             rope_factors=self.rope_factors,
-            # weights of a norm after RoPE belong to elements that a shift would rotate
-            shiftable=not (self.norm_after_rope and self.k_norm is not None and any(self.k_norm.parameters())),
+            # the weights of a norm after RoPE do not turn with the keys
+            shiftable=not self.norm_after_rope or isinstance(self.k_norm, UnweightedRMSNorm | None),
         )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

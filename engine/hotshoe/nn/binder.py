@@ -116,9 +116,12 @@ def _choose(model: Module, file: GGUFFile) -> list[tuple[str, Parameter]]:
             f"{_list(sorted(unknown))}",
             hint="the file was made for a variant of the architecture that hotshoe does not implement",
         )
+    rows = {p.module: file.tensors[name].shape[:1] for name, p in chosen if p.use == "linear"}
     for name, p in chosen:
         shape = file.tensors[name].shape
         wanted = (None, None) if p.shape is None and p.use == "linear" else p.shape
+        if p.shape == (None,):  # the bias of a matrix with any number of rows
+            wanted = rows.get(p.module)
         if wanted is not None and not _fits(shape, wanted):
             expected = ", ".join("any" if n is None else str(n) for n in wanted)
             raise WeightsError(

@@ -130,6 +130,8 @@ class Module:
     """What a model is for. The task decides which runner runs the model."""
     causal: ClassVar[bool] = False
     """For embedding models and rerankers: True if a token sees only itself and earlier tokens."""
+    context_limit: ClassVar[str] = ""
+    """Why the context may not be longer than ``config.n_ctx``; "" if the model was not trained for more."""
     compute_bound: ClassVar[bool] = False
     """True if the model always computes many rows at once, as encoders do. See WeightData.compute_bound."""
     _annotated_classes: ClassVar[dict[str, Any]] = {}

@@ -78,7 +78,9 @@ def _windowed(metadata: Metadata, n_layers: int, period: int, dense_first: bool)
     if _KEY in arch and isinstance(arch[_KEY], (GGUFArray, list)):
         values = list(arch[_KEY])
         if len(values) < n_layers or not all(value in (0, 1) for value in values):
-            raise arch.error(_KEY, f"is an array of {len(values)} values; expected {n_layers}, each 0 or 1")
+            raise arch.error(
+                _KEY, f"an array of {len(values)} values; expected 0 or 1 for {n_layers}, one for each layer"
+            )
         return tuple(map(bool, values[:n_layers]))
     period = arch.get(_KEY, period)
     if period < 0:

@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 _MAX_GRAPHS = 128  # of the smallest size
 _LARGE_GRAPHS = 8  # of the largest size: each has memory for its rows
-_LARGE_OF_FEW_LENGTHS = 32  # if the backend wants few lengths: it builds slowly. A context of 32,768 has 20 lengths.
+_GRAPHS_OF_FEW_LENGTHS = 96  # of any size, if the backend wants few lengths: it builds slowly, and they share memory
 
 
 class TextSignature(NamedTuple):
@@ -81,11 +81,14 @@ class TextForward:
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
         self._per_octave = rows_per_octave(backend)
-        n_large = _LARGE_GRAPHS if backend.cache_config().lengths_per_octave is None else _LARGE_OF_FEW_LENGTHS
-        min_weight = max(1, n_large * n_ubatch // _MAX_GRAPHS)
-        self.contexts: ContextCache[TextSignature] = ContextCache(
-            self.build, n_large * n_ubatch, weight=lambda s: max(min_weight, min(n_ubatch, s.n_rows))
-        )
+        self.contexts: ContextCache[TextSignature]
+        if backend.cache_config().lengths_per_octave is not None:
+            self.contexts = ContextCache(self.build, _GRAPHS_OF_FEW_LENGTHS)
+        else:
+            min_weight = max(1, _LARGE_GRAPHS * n_ubatch // _MAX_GRAPHS)
+            self.contexts = ContextCache(
+                self.build, _LARGE_GRAPHS * n_ubatch, weight=lambda s: max(min_weight, min(n_ubatch, s.n_rows))
+            )
 
     def check(self, items: Items, before: int = 0) -> None:
         """Raise an error unless the model can compute the rows from ``before`` on.

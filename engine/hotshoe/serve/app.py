@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotshoe.serve import anthropic, ollama, openai, rerank
+from hotshoe.serve import anthropic, ollama, openai, rerank, responses
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.requests import RequestError
 
@@ -139,6 +139,7 @@ def make_app(front: Front) -> Starlette:
         _route(front, "/v1/chat/completions", openai.chat, openai.error_body),
         _route(front, "/v1/completions", openai.completions, openai.error_body),
         _route(front, "/v1/embeddings", openai.embeddings, openai.error_body),
+        _route(front, "/v1/responses", responses.responses, openai.error_body),
         _route(front, "/v1/messages", anthropic.messages, anthropic.error_body),
         _route(front, "/v1/messages/count_tokens", anthropic.count_tokens, anthropic.error_body),
         *(_route(front, path, rerank.rerank, openai.error_body) for path in ("/v1/rerank", "/v2/rerank", "/rerank")),

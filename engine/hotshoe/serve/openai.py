@@ -19,7 +19,7 @@ from hotshoe.serve import wire
 from hotshoe.serve.front import Front, gather, json_response, merged
 from hotshoe.serve.requests import Answer, RequestError, explain, parse, refuse, texts_of_messages, tools_of
 
-__all__ = ["chat", "completions", "embeddings", "error_body", "models", "shortened"]
+__all__ = ["chat", "completions", "embeddings", "error_body", "models", "schema_of", "shortened"]
 
 _HARMLESS = (
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
@@ -163,7 +163,7 @@ async def chat(front: Front, body: bytes) -> Any:
             400, "tools: the chat format of this model has no tools, or their calls cannot be read", param="tools"
         )
     job = wire.TextJob(
-        0, messages=texts_of_messages(request.messages), json_schema=_schema(request.response_format),
+        0, messages=texts_of_messages(request.messages), json_schema=schema_of(request.response_format),
         grammar=request.grammar, tools=tools, template_options=options,
     )  # fmt: skip
     answers = _answers(front, request, [job], params, unknown)
@@ -230,7 +230,8 @@ def _token_id(key: str) -> int:
     return int(key)
 
 
-def _schema(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
+def schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The JSON schema that a ``response_format`` asks for. Raises RequestError if it is not valid."""
     kind = (response_format or {"type": "text"}).get("type")
     if kind == "text":
         return None

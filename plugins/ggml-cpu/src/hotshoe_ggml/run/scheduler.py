@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
@@ -14,15 +14,6 @@ __all__ = ["ScheduledGraph", "Scheduler"]
 
 _SCHEDULED = 32 << 10
 """Bytes that ggml's scheduler allocates for each node, rounded up. It ends the process if that fails."""
-
-
-class _AsBuilt(NamedTuple):
-    """The parts of a tensor that allocating its graph changes: its memory, and sources copied from another device."""
-
-    tensor: Any
-    data: Any
-    buffer: Any
-    sources: list[tuple[int, Any]]
 
 
 class ScheduledGraph:
@@ -49,34 +40,25 @@ class ScheduledGraph:
         self.cgraph = cgraph
         self.n_tensors = n_tensors
         self.on_displaced = on_displaced
-        self._as_built: list[_AsBuilt] = []
         g = lib()
-        self._nodes = [g.ggml_graph_node(cgraph, i) for i in range(g.ggml_graph_n_nodes(cgraph) if units else 0)]
-        self.node_units = list(zip(self._nodes, units))
+        nodes = [g.ggml_graph_node(cgraph, i) for i in range(g.ggml_graph_n_nodes(cgraph) if units else 0)]
+        self.node_units = list(zip(nodes, units))
         self.input_units = units_of_inputs(self.node_units, inputs)
-        tensor = g.ggml_get_first_tensor(context.pointer) if units else ffi.NULL
-        while tensor != ffi.NULL:
-            sources = [(i, source) for i, source in enumerate(tensor.src) if source != ffi.NULL]
-            self._as_built.append(_AsBuilt(tensor, tensor.data, tensor.buffer, sources))
-            tensor = g.ggml_get_next_tensor(context.pointer, tensor)
+        computed = [(node, unit) for node, unit in self.node_units if not is_view_op(node)]
+        self._assigned = [(tensor, unit.ggml_backend) for tensor, unit in (*computed, *self.input_units)]
+        self._context = context
+        self._as_built = context.snapshot() if units else None
 
     def restore(self) -> None:
-        """Undo what allocating the graph changed: memory, and sources that copies replaced."""
-        nodes = lib().ggml_graph_nodes(self.cgraph)
-        for i, node in enumerate(self._nodes):
-            nodes[i] = node
-        for tensor, data, buffer, sources in self._as_built:
-            tensor.data, tensor.buffer = data, buffer
-            for i, source in sources:
-                tensor.src[i] = source
+        """Undo what allocating the graph changed: memory, order, and sources that copies replaced."""
+        if self._as_built is not None:
+            self._context.restore(self._as_built)
 
     def assign(self, scheduler: Any) -> None:
         """Tell ggml's scheduler where each node runs: see ``assign_units``."""
-        for node, unit in self.node_units:
-            if not is_view_op(node):
-                lib().ggml_backend_sched_set_tensor_backend(scheduler, node, unit.ggml_backend)
-        for tensor, unit in self.input_units:
-            lib().ggml_backend_sched_set_tensor_backend(scheduler, tensor, unit.ggml_backend)
+        assign = lib().ggml_backend_sched_set_tensor_backend
+        for tensor, backend in self._assigned:
+            assign(scheduler, tensor, backend)
 
 
 class Scheduler:

@@ -1,0 +1,25 @@
+"""Convert OLMo 2 and 3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe.convert import Rules, make_layout, read_rope, read_sizes, windowed_layers
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+
+__all__ = ["describe"]
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("attention_bias", False, False)
+    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn", theta=500_000.0)
+    keys = sizes.keys() | rope.keys()
+    if checkpoint.config.get("sliding_window") is not None:
+        keys["attention.sliding_window"] = checkpoint.integer("sliding_window")
+        keys["attention.sliding_window_pattern"] = windowed_layers(checkpoint, sizes.n_layers, period=4)
+    rules = Rules(names={"layers.post_attention_layernorm": "post_attention_norm"})
+    return make_layout(checkpoint, "olmo2", keys, rules, vocab=sizes.vocab)

@@ -1,0 +1,36 @@
+"""Phi 1, 1.5 and 2 (Microsoft 2023, arXiv:2306.11644): attention and a plain MLP side by side, after one LayerNorm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.nn import LayerNorm, Linear, TextConfig, key, layers, submodule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(TextConfig):
+    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
+
+
+class MLP(nn.MLP):
+    activation = "gelu_tanh"
+
+
+class Block(nn.TransformerBlock):
+    parallel = True
+    attention_norm: LayerNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
+    attention: nn.Attention = submodule()
+    mlp_norm = None
+    mlp: MLP = submodule()
+
+
+class Model(nn.Decoder):
+    config: Config
+    blocks: list[Block] = layers("blk")
+    norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
+    output: Linear = submodule("output", shape=lambda c, i: (None, c.dim))
+
+
+family = Family(Model)
