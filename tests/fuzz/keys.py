@@ -100,12 +100,12 @@ QUIET = {
 }
 # keys with which our logits may be others than llama.cpp's, with the reason
 DIFFERENT = {
-    "attention.sliding_window": "its readers of llama and qwen2 ignore it; our converter writes it for the first Mistral",
+    "attention.sliding_window": "its readers of llama and qwen2 ignore it; our converter writes it for Mistral 1",
     "expert_gating_func": "its reader of llama ignores it; it ranks groups of softmax scores by two experts",
     "expert_weights_norm": "its readers of llama and qwen3moe ignore it",
     "expert_weights_scale": "its readers of llama and qwen3moe ignore it",
     "rope.scaling.type": "its readers ignore YaRN's settings in most architectures",
-    "rope.scaling.yarn_log_multiplier": "without it, it scales the scores and the rotated elements, transformers the latter",
+    "rope.scaling.yarn_log_multiplier": "without it, it scales scores and rotated elements, transformers the latter",
 }
 _bases: dict[str, tuple[Parts, np.ndarray[Any, Any]]] = {}
 _folder: list[tempfile.TemporaryDirectory[str]] = []
