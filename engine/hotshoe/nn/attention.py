@@ -195,20 +195,15 @@ class NormedAttention(Attention):
 
 
 class ReadingAttention(Attention):
-    """Attention with the keys and values of an earlier layer: it computes queries only.
+    """Attention with the keys and values of an earlier layer, ``config.source_of(layer)``: it computes queries only.
 
-    A subclass says which layer with ``like``. That layer should have the same window, as it decides what a token sees.
+    That layer should have the same window, as it decides what a token sees.
     """
 
     k = v = qkv = k_norm = v_norm = None  # type: ignore[assignment]
 
-    @property
-    def like(self) -> int:
-        """The layer whose keys and values are read."""
-        raise NotImplementedError
-
     def cache_spec(self) -> AttentionSpec:
-        return AttentionSpec(like=self.like)
+        return AttentionSpec(like=self.config.source_of(self.layer))
 
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         q = self.q(x).reshape(*x.shape[:-1], self.n_heads, self.head_dim)
