@@ -30,6 +30,9 @@ def test_models(client: Any) -> None:
     found = {model.id: model for model in client.models.list()}
     assert set(found) >= {"verse", "vectors", "ranks"}
     assert found["verse"].context_length == 512
+    assert client.models.retrieve("verse").context_length == 512
+    with pytest.raises(openai.NotFoundError, match="there is no model 'other'"):
+        client.models.retrieve("other")
 
 
 def test_a_completion_is_that_of_the_python_interface(client: Any) -> None:
@@ -53,6 +56,8 @@ def test_several_prompts_and_choices_in_one_request(client: Any) -> None:
     alone = [client.completions.create(**(given | {"seed": seed}), prompt=prompt).choices[0].text
              for prompt in ("And God said", "The Lord") for seed in (3, 4)]  # fmt: skip
     assert [choice.text for choice in done.choices] == alone
+    n_prompt = [client.completions.create(**given, prompt=p).usage.prompt_tokens for p in ("And God said", "The Lord")]
+    assert done.usage.prompt_tokens == sum(n_prompt), "choices share a prompt"
 
 
 def test_a_stream_is_the_whole_text_in_pieces(client: Any) -> None:
@@ -180,4 +185,5 @@ def test_the_page_runs_as_it_stands(chat_server: Server, capsys: pytest.CaptureF
     assert printed[0] == expected
     assert printed[1].startswith("cpu cpu (ggml-cpu")
     paths = set(re.findall(r"`(/[a-z0-9/_]+)`", page))
-    assert {getattr(route, "path", "") for route in make_app(Front([])).routes} == paths
+    routes = {getattr(route, "path", "") for route in make_app(Front([])).routes}
+    assert routes - {"/", "/v1/models/{name:path}"} == paths

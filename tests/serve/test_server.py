@@ -89,6 +89,8 @@ WRONG: list[tuple[str, Any, int, str | None, str]] = [
     ("/v1/chat/completions",
      {"model": "verse", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
      400, "messages[0].content[0]", "reads texts only"),
+    ("/v1/chat/completions", {"model": "verse", "messages": [{"role": "user", "content": "x", "images": ["AAAA"]}]},
+     400, "messages[0].images", "reads texts only"),
     ("/v1/chat/completions", {"model": "verse", "messages": [{"role": "user", "content": "x"}],
       "tools": [{"type": "function", "function": {"name": "f"}}]},
      400, "tools", "has no tools"),
@@ -122,11 +124,12 @@ def test_a_text_that_is_too_long_is_refused_with_both_numbers(server: Server) ->
 
 
 def test_a_field_without_effect_is_named_and_a_null_is_absent(server: Server) -> None:
-    body = TEXT | {"user": "me", "unheard_of": 1, "stop": None, "suffix": None, "seed": None}
+    body = TEXT | {"user": "me", "unheard_of": 1, "temprature": 1, "stop": None, "suffix": None, "seed": None}
     response = server.post("/v1/completions", body)
     assert response.status_code == 200
-    assert response.headers["x-hotshoe-ignored"] == "unheard_of, user"
-    assert response.json()["timings"]["ignored"] == ["unheard_of", "user"]
+    names = ["temprature (temperature?)", "unheard_of", "user"]
+    assert response.headers["x-hotshoe-ignored"] == ", ".join(names)
+    assert response.json()["timings"]["ignored"] == names
     assert "x-hotshoe-ignored" not in server.post("/v1/completions", TEXT).headers
 
 
@@ -135,8 +138,10 @@ def test_pages_of_other_sites_and_unknown_paths(server: Server) -> None:
     assert server.get("/v1/models", headers={"origin": "https://evil.example"}).status_code == 403
     assert server.get("/v1/models", headers={"origin": "http://localhost:3000"}).status_code == 200
     assert "access-control-allow-origin" not in server.get("/v1/models").headers
-    assert server.get("/nowhere").status_code == 404
-    assert server.get("/v1/completions").status_code == 405
+    assert server.get("/").json()["hotshoe"] == "running"
+    for response, status in ((server.get("/nowhere"), 404), (server.get("/v1/completions"), 405)):
+        assert response.status_code == status
+        assert "this server has no GET /" in response.json()["error"]["message"]
 
 
 def test_a_body_without_end_is_cut(server: Server) -> None:
@@ -169,16 +174,23 @@ def test_a_process_that_is_killed_costs_its_requests_only() -> None:
         assert server.post("/v1/completions", TEXT | {"model": "a"}).status_code == 200
     finally:
         assert server.stop() == 0
+    assert "Traceback" not in "".join(server.lines)
+    assert "was ended by signal 9; the next request starts it again" in "".join(server.lines)
 
 
 def test_keys_limits_and_strictness(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("one\n\ntwo\n")
+    keys.write_text("# who may ask\none\n\ntwo\n")
     options = ("--api-keys", str(keys), "--max-requests", "1", "--strict", "--device", "cpu", "--threads", "1")
     server = Server(str(VERSE), *options)
     try:
         assert server.get("/health").status_code == 200
-        for headers in ({}, {"authorization": "Bearer three"}, {"authorization": "Bearer"}, {"x-api-key": "ünknown"}):
+        for headers in (
+            {},
+            {"authorization": "Bearer three"},
+            {"authorization": "Bearer # who may ask"},
+            {"x-api-key": "ünknown"},
+        ):
             sent = {name: value.encode() for name, value in headers.items()}
             response = server.get("/v1/models", headers=sent)
             assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
@@ -212,4 +224,5 @@ def test_what_cannot_be_served(tmp_path: Path) -> None:
     assert "damaged.gguf" in said(str(damaged), "--port", "0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "cannot listen at 127.0.0.1" in said(str(VERSE), "--port", str(taken.getsockname()[1]))
+    assert "--port is 80000; expected 0 to 65535" in said(str(VERSE), "--port", "80000")
     assert "has no key" in said(str(VERSE), "--api-keys", os.devnull)

@@ -31,7 +31,9 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     group = parser.add_argument_group("server")
     group.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen. Default: 127.0.0.1")
     group.add_argument("--port", type=int, default=_PORT, metavar="N", help=f"default: {_PORT}")
-    group.add_argument("--api-keys", type=Path, metavar="FILE", help="one key on each line; others are refused")
+    group.add_argument(
+        "--api-keys", type=Path, metavar="FILE", help="one key on each line, # for comments; other keys are refused"
+    )
     group.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a name by which clients call this server"
     )
@@ -57,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         raise MissingPackageError(f"hotshoe serve needs {error.name}", hint=pip_install("hotshoe[serve]")) from error
     if args.max_requests < 1:
         raise hotshoe.HotshoeError(f"--max-requests is {args.max_requests}; expected 1 or more")
+    if not 0 <= args.port < 1 << 16:
+        raise hotshoe.HotshoeError(f"--port is {args.port}; expected 0 to 65535")
     front = Front(
         _specs(args),
         max_jobs=args.max_requests,
@@ -76,7 +80,7 @@ def _specs(args: argparse.Namespace) -> list[Any]:
     found: dict[str, ModelSpec] = {}
     for given in args.models:
         name, equals, path = given.partition("=")
-        if not equals or Path(given).exists():
+        if not equals or not name or Path(given).exists():
             name, path = Path(given).stem, given
         if not Path(path).exists():
             raise OptionError(f"{path} does not exist", hint="check the path; a name goes first: NAME=FILE")
@@ -92,7 +96,9 @@ def _keys(path: Path | None) -> frozenset[str]:
 
     if path is None:
         return frozenset()
-    keys = frozenset(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    keys = frozenset(
+        line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip() and line[0] != "#"
+    )
     if not keys:
         raise OptionError(f"--api-keys: {path} has no key", hint="write one on each line")
     return keys

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -123,6 +124,16 @@ def _get(front: Front, path: str, found: Callable[[Front], Any]) -> Route:
     return Route(path, answer, methods=["GET"])
 
 
+def _model(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            return json_response(openai.model(front, request.path_params["name"]))
+        except RequestError as error:
+            return json_response(openai.error_body(error), status=error.status)
+
+    return answer
+
+
 def make_app(front: Front) -> Starlette:
     """The application of the server. Models are loaded when it starts, and their processes end with it."""
 
@@ -135,7 +146,9 @@ def make_app(front: Front) -> Starlette:
 
     routes = [
         _get(front, "/health", lambda _: {"status": "ok"}),
+        _get(front, "/", lambda _: {"hotshoe": "running", "models": "/v1/models", "help": "docs/serve.md"}),
         _get(front, "/v1/models", openai.models),
+        Route("/v1/models/{name:path}", _model(front), methods=["GET"]),
         _route(front, "/v1/chat/completions", openai.chat, openai.error_body),
         _route(front, "/v1/completions", openai.completions, openai.error_body),
         _route(front, "/v1/embeddings", openai.embeddings, openai.error_body),
@@ -146,6 +159,15 @@ def make_app(front: Front) -> Starlette:
         *(_get(front, f"/api/{name}", found) for name, found in ollama.LISTS.items()),
         *(_route(front, f"/api/{name}", found, ollama.error_body) for name, found in ollama.ACTIONS.items()),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan)
+
+    async def not_here(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        what = f"{request.method} {request.url.path}"
+        return json_response(
+            openai.error_body(RequestError(status, f"this server has no {what}; docs/serve.md lists what it has")),
+            status=status,
+        )
+
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: not_here, 405: not_here})
     app.add_middleware(_Gate, front=front)
     return app

@@ -10,6 +10,7 @@ import base64
 import time
 import uuid
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -19,7 +20,7 @@ from hotshoe.serve import wire
 from hotshoe.serve.front import Front, gather, json_response, merged
 from hotshoe.serve.requests import Answer, RequestError, explain, parse, refuse, texts_of_messages, tools_of
 
-__all__ = ["chat", "completions", "embeddings", "error_body", "models", "schema_of", "shortened"]
+__all__ = ["chat", "completions", "embeddings", "error_body", "model", "models", "schema_of", "shortened"]
 
 _HARMLESS = (
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
@@ -133,13 +134,20 @@ def error_body(error: RequestError) -> dict[str, Any]:
 
 def models(front: Front) -> dict[str, Any]:
     """The answer of ``/v1/models``: every model, with its context if it is loaded."""
-    data = []
-    for process in front.processes.values():
-        entry: dict[str, Any] = {"id": process.spec.name, "object": "model", "created": front.started, "owned_by": "me"}
-        if process.ready is not None:
-            entry |= {"task": process.ready.task, "context_length": process.ready.n_ctx}
-        data.append(entry)
-    return {"object": "list", "data": data}
+    data = [model(front, name) for name in front.processes]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
+    return {"object": "list", "data": data, "has_more": False, **ends}
+
+
+def model(front: Front, name: str) -> dict[str, Any]:
+    """The answer of ``/v1/models/NAME``, with the fields of OpenAI and of Anthropic."""
+    process = front.process(name)
+    created = datetime.fromtimestamp(front.started, UTC).isoformat().replace("+00:00", "Z")
+    found: dict[str, Any] = {"id": process.spec.name, "object": "model", "created": front.started, "owned_by": "me"}
+    found |= {"type": "model", "display_name": process.spec.name, "created_at": created}
+    if process.ready is not None:
+        found |= {"task": process.ready.task, "context_length": process.ready.n_ctx}
+    return found
 
 
 async def chat(front: Front, body: bytes) -> Any:
@@ -267,7 +275,9 @@ def _answers(
     process = front.process(request.model)
     ignored = front.ignored(unknown, _HARMLESS)
     if len(jobs) * request.n > front.max_jobs:
-        raise RequestError(400, f"{len(jobs) * request.n} texts; expected at most {front.max_jobs}", param="n")
+        raise RequestError(
+            400, f"{len(jobs) * request.n} texts; expected at most {front.max_jobs} (--max-requests)", param="n"
+        )
     found = []
     for job in jobs:
         for i in range(request.n):
@@ -316,8 +326,8 @@ class _Chat(_Shape):
         return {"content": [self._entry(e) for e in entries], "refusal": None}
 
     def _entry(self, entry: wire.TokenLogprob) -> dict[str, Any]:
-        def one(token: str, logprob: float) -> dict[str, Any]:
-            return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+        def one(token: bytes, logprob: float) -> dict[str, Any]:
+            return {"token": token.decode(errors="replace"), "logprob": logprob, "bytes": list(token)}
 
         return one(entry.token, entry.logprob) | {"top_logprobs": [one(*other) for other in entry.top]}
 
@@ -357,9 +367,9 @@ class _Completion(_Shape):
         if self.request.logprobs is None:
             return None
         return {
-            "tokens": [e.token for e in entries],
+            "tokens": [e.token.decode(errors="replace") for e in entries],
             "token_logprobs": [e.logprob for e in entries],
-            "top_logprobs": [dict(e.top) for e in entries],
+            "top_logprobs": [{token.decode(errors="replace"): value for token, value in e.top} for e in entries],
         }
 
     def piece(self, index: int, piece: wire.Piece | wire.CallMade) -> dict[str, Any]:
@@ -387,14 +397,16 @@ def _reason(answer: Answer) -> str:
     return _REASONS.get(answer.finished.reason, answer.finished.reason)
 
 
-def _usage(answers: list[Answer]) -> dict[str, Any]:
+def _usage(answers: list[Answer], n_choices: int) -> dict[str, Any]:
+    """The tokens of a request. Several choices share a prompt, which counts once."""
     done = [a.finished for a in answers if a.finished is not None]
-    prompt, written = sum(f.n_prompt for f in done), sum(f.n_tokens for f in done)
+    each, written = done[:: max(1, n_choices)], sum(f.n_tokens for f in done)
+    prompt = sum(f.n_prompt for f in each)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
-        "prompt_tokens_details": {"cached_tokens": sum(f.n_cached for f in done)},
+        "prompt_tokens_details": {"cached_tokens": sum(f.n_cached for f in each)},
     }
 
 
@@ -402,7 +414,7 @@ async def _whole(shape: _Shape, answers: list[Answer]) -> Any:
     await gather([answer.whole() for answer in answers])
     found = shape.head(answers[0], chunk=False) | {
         "choices": [shape.choice(i, answer) for i, answer in enumerate(answers)],
-        "usage": _usage(answers),
+        "usage": _usage(answers, shape.request.n),
         "timings": answers[0].timings(),
     }
     return json_response(found, answers[0].ignored)
@@ -427,7 +439,7 @@ async def _chunks(shape: _Shape, answers: list[Answer], request: Sampling) -> As
             else:
                 yield event(head | {"choices": [shape.piece(i, piece)]})
         if with_usage:
-            yield event(head | {"choices": [], "usage": _usage(answers)})
+            yield event(head | {"choices": [], "usage": _usage(answers, request.n)})
     except RequestError as error:
         yield event(error_body(explain(error)))
     yield b"data: [DONE]\n\n"

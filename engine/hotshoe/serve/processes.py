@@ -113,7 +113,7 @@ class ModelProcess:
         Raises BusyError, JobFailedError and ProcessLostError.
         """
         if len(self._queues) >= self._max_jobs:
-            raise BusyError(f"{self.spec.name} has {self._max_jobs} requests already")
+            raise BusyError(f"{self.spec.name} has {self._max_jobs} requests already (--max-requests)")
         id = next(self._ids)
         queue: asyncio.Queue[wire.Event | None] = asyncio.Queue()
         self._queues[id] = queue
@@ -154,7 +154,9 @@ class ModelProcess:
             if queue is not None:  # its client may have left
                 queue.put_nowait(event)
         if self._process is process:
-            _log.error("the process of %s (%d) ended with code %s", self.spec.name, process.pid, await process.wait())
+            code = await process.wait()
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+            _log.error("the process of %s (%d) %s; the next request starts it again", self.spec.name, process.pid, how)
             self.ready, self._process = None, None
             for queue in self._queues.values():
                 queue.put_nowait(None)

@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +25,10 @@ _BAD_INPUT = frozenset(
     }
 )
 """Errors of a model's process that the request caused."""
+
+
+_NEAR = 0.8
+"""The likeness, from 0 to 1, from which on a name is taken for a misspelt one."""
 
 
 class RequestError(Exception):
@@ -48,9 +53,11 @@ def explain(error: Exception) -> RequestError:
     if not isinstance(error, JobFailedError):
         raise error
     failed = error.failed
-    message = failed.message + (f" ({failed.hint})" if failed.hint else "")
     if failed.kind == "InputTooLongError":
-        return RequestError(400, message, code="context_length_exceeded")
+        return RequestError(
+            400, f"{failed.message} (the server's --ctx; or shorten the text)", code="context_length_exceeded"
+        )
+    message = failed.message + (f" ({failed.hint})" if failed.hint else "")
     if failed.kind in _BAD_INPUT:
         return RequestError(400, message, code="invalid_value")
     return RequestError(503, message, code=_snake(failed.kind))
@@ -81,7 +88,9 @@ def parse(body: bytes, kind: type[S]) -> tuple[S, list[str]]:
         missing = re.match(r"Object missing required field `(\w+)`", text)
         param = missing[1] if missing else place.rstrip("`") or None
         raise RequestError(400, f"{param or 'the body'}: {text}", param=param) from None
-    return found, [name for name in given if name not in known]
+    unknown = [name for name in given if name not in known]
+    near = {name: get_close_matches(name, known, 1, _NEAR) for name in unknown}
+    return found, [f"{name} ({near[name][0]}?)" if near[name] else name for name in unknown]
 
 
 def _check_integers(value: Any, place: str) -> None:
@@ -120,6 +129,11 @@ def texts_of_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str):
             raise RequestError(400, f"messages[{i}] has no role", param=f"messages[{i}].role")
+        if message.get("images"):
+            raise RequestError(
+                400, f"messages[{i}].images: this model reads texts only", param=f"messages[{i}].images",
+                code="unsupported_content",
+            )  # fmt: skip
         calls = [_call(i, j, call) for j, call in enumerate(message.get("tool_calls") or ())]
         if content is None and calls:
             content = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 from collections.abc import Callable
 
@@ -48,6 +49,9 @@ async def _serve(front: Front, listening: socket.socket, say: Callable[[str], No
         raise
     host, port = listening.getsockname()[:2]
     say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port} (OpenAI and Anthropic: /v1, Ollama: /api)")
+    if not front.keys and not ipaddress.ip_address(host).is_loopback:
+        say("anybody on the network can ask: --api-keys FILE allows only those with a key; "
+            "--allow-host NAME lets them call this server by a name")  # fmt: skip
     config = uvicorn.Config(
         make_app(front),
         log_level="warning",

@@ -112,7 +112,7 @@ class Ready(msgspec.Struct, tag=True):
     thinks: bool = False
     """Whether the chat format has reasoning that can be read."""
     dim: int = 0
-    """Elements of a vector, of an embedding model."""
+    """Elements of a hidden state, and of the vector of an embedding model."""
 
 
 class Started(msgspec.Struct, tag=True):
@@ -134,9 +134,9 @@ class Counted(msgspec.Struct, tag=True):
 class TokenLogprob(msgspec.Struct):
     """A token with its log-probability, and the best other tokens."""
 
-    token: str
+    token: bytes
     logprob: float
-    top: list[tuple[str, float]]
+    top: list[tuple[bytes, float]]
 
 
 class Piece(msgspec.Struct, tag=True):

@@ -6,6 +6,7 @@ Each text has a thread; the engine computes all texts that wait in one batch.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -202,7 +203,7 @@ def _ready(model: Any) -> wire.Ready:
         chat_template=template,
         calls=response is not None and "tool_calls" in response.fields and "tools" in template,
         thinks=response is not None and "reasoning_content" in response.fields,
-        dim=model.dim if task is Task.EMBEDDING else 0,
+        dim=model.metadata.arch.get("embedding_length", 0),
     )
 
 
@@ -232,14 +233,13 @@ def _require(model: Any, task: Task) -> None:
 
 
 def _logprob(model: TextModel, sampled: Any) -> wire.TokenLogprob:
-    def text(id: int) -> str:
-        return model.tokenizer.decode([id], skip_special=False)
-
-    return wire.TokenLogprob(text(sampled.id), sampled.logprob, [(text(id), value) for id, value in sampled.top])
+    piece = model.tokenizer.piece
+    return wire.TokenLogprob(piece(sampled.id), sampled.logprob, [(piece(id), value) for id, value in sampled.top])
 
 
 def main() -> int:
     """Work for the front process, whose pipes are stdin and stdout. What else is printed goes to stderr."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the front process ends this one
     orders, events = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     code = Worker(orders, events).run()
