@@ -72,9 +72,18 @@ def _as_internlm2(folder: Path) -> None:
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+_NORM_AFTER_ROPE = "shiftable is False"
 _DERIVED = {"head_dim": "config.json cannot state it"}
 
 ROWS: dict[str, Row] = {
+    "hunyuan": Row("HunYuanDenseV1ForCausalLM", "hunyuan-dense", {"head_dim": 24}, no_shift=_NORM_AFTER_ROPE),
+    "hunyuan-alpha": Row(
+        "HunYuanDenseV1ForCausalLM",
+        "hunyuan-dense",
+        {"head_dim": 24, "max_position_embeddings": 32768}
+        | {"rope_parameters": {"rope_theta": 1e4, "rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}},
+        no_shift=_NORM_AFTER_ROPE,
+    ),
     "ernie4_5": Row("Ernie4_5ForCausalLM", "ernie4_5", {"head_dim": 24}),
     "exaone": Row(
         "LlamaForCausalLM",

@@ -68,4 +68,20 @@ ROWS: dict[str, Row] = {
         cut=("token_embd.weight",),
         llamacpp_bound=1e-4,  # GELU
     ),
+    "gemma3n": Row(
+        "Gemma3nForCausalLM",
+        "gemma3n",
+        {
+            "head_dim": 24,
+            "sliding_window": 8,
+            "num_hidden_layers": 6,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": COMMON["vocab_size"],
+            "laurel_rank": 12,
+            "activation_sparsity_pattern": [0.75, 0.5, 0.0, 0.0, 0.0, 0.0],
+        },
+        llamacpp="it fixes which layers have keys of their own, the size of each layer's vectors, and limits of gates",
+    ),
 }

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tests.families.hybrids import RECURRENT
 from tests.families.row import Row, coarse
+
+Array = np.ndarray[Any, Any]
 
 _NEMOTRON = {
     "head_dim": 24,
@@ -65,6 +70,38 @@ def _with_published_names(folder: Path) -> None:
     path.write_text(json.dumps(config | {"layer_types": [names[kind] for kind in config["layer_types"]]}))
 
 
+_FALCON = {
+    "head_dim": 24,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_ssm": 128,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 2,
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.5,
+    "attention_in_multiplier": 0.9,
+    "attention_out_multiplier": 0.8,
+    "key_multiplier": 0.7,
+    "ssm_in_multiplier": 1.1,
+    "ssm_out_multiplier": 0.6,
+    "ssm_multipliers": [0.9, 1.2, 0.8, 1.3, 0.7],
+    "mlp_multipliers": [0.9, 0.7],
+}
+
+
+def _quarters(weights: Array) -> Array:
+    """As ``coarse``, for tensors so large that torch computes exp with vectors."""
+    return np.round(weights * 8) / 4
+
+
+_MAMBA = {
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "max_position_embeddings"), ...),
+    "intermediate_size": 128,
+    "state_size": 16,
+    "time_step_rank": 6,
+}
+
+
 ROWS: dict[str, Row] = {
     "nemotron_h": Row(
         "NemotronHForCausalLM",
@@ -105,4 +142,22 @@ ROWS: dict[str, Row] = {
         weights={"A_log": coarse},
         no_shift=RECURRENT,
     ),
+    "falcon-h1": Row(
+        "FalconH1ForCausalLM",
+        "falcon-h1",
+        _FALCON,
+        weights={"A_log": coarse},
+        no_shift=RECURRENT,
+    ),
+    "falcon-h1-normed": Row(
+        "FalconH1ForCausalLM",
+        "falcon-h1",
+        _FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+        weights={"A_log": coarse},
+        no_shift=RECURRENT,
+        optional=("*.ssm_norm.weight",),
+    ),
+    "mamba": Row("MambaForCausalLM", "mamba", _MAMBA, weights={"A_log": _quarters}, no_shift=RECURRENT),
+    # llama.cpp normalises B, C and the time steps with epsilon 1e-5, that of the other norms; checkpoints have 1e-6
+    "falcon-mamba": Row("FalconMambaForCausalLM", "mamba", _MAMBA, weights={"A_log": _quarters}, no_shift=RECURRENT),
 }

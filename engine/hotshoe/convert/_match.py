@@ -40,7 +40,7 @@ _FULL_PRECISION = (
         ".ssm_conv1d.weight",
         ".shortconv.conv.weight",
     ),
-    *("position_embd.weight", "token_types.weight"),
+    *("position_embd.weight", "token_types.weight", ".altup_predict_coef.weight", ".altup_correct_coef.weight"),
 )
 
 

@@ -93,6 +93,17 @@ NAMES: Names = {
     "model.embed_tokens_per_layer": "per_layer_token_embd",
     "model.per_layer_model_projection": "per_layer_model_proj",
     "model.per_layer_projection_norm": "per_layer_proj_norm",
+    # Gemma 3n
+    "model.altup_projections": "altup_proj",
+    "model.altup_unembed_projections": "altup_unembd_proj",
+    "layers.altup.correct_output_scale": "altup_correct_scale",
+    "layers.altup.correction_coefs": "altup_correct_coef",
+    "layers.altup.prediction_coefs": "altup_predict_coef",
+    "layers.altup.modality_router": "altup_router",
+    "layers.altup.router_norm": "altup_router_norm",
+    "layers.laurel.linear_left": "laurel_l",
+    "layers.laurel.linear_right": "laurel_r",
+    "layers.laurel.post_laurel_norm": "laurel_post_norm",
     # as transformers 5 has experts in memory: all in one tensor
     "layers.mlp.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
     "layers.mlp.shared_experts.gate_proj": "ffn_gate_shexp",
@@ -126,6 +137,8 @@ NAMES: Names = {
     "layers.mixer.D": "ssm_d",
     "layers.mixer.norm": "ssm_norm",
     "layers.mixer.out_proj": "ssm_out",
+    "layers.mixer.x_proj": "ssm_x",
+    "layers.mixer.dt_proj": "ssm_dt",
     "layers.mixer.q_proj": "attn_q",
     "layers.mixer.k_proj": "attn_k",
     "layers.mixer.v_proj": "attn_v",
@@ -147,6 +160,10 @@ NAMES: Names = {
     "layers.mamba.D": "ssm_d",
     "layers.mamba.norm": "ssm_norm",
     "layers.mamba.out_proj": "ssm_out",
+    "layers.pre_ff_layernorm.weight": "ffn_norm",
+    "layers.feed_forward.gate_proj": "ffn_gate",
+    "layers.feed_forward.up_proj": "ffn_up",
+    "layers.feed_forward.down_proj": "ffn_down",
     # gated delta nets
     "layers.linear_attn.in_proj_qkv": "attn_qkv",
     "layers.linear_attn.in_proj_z": "attn_gate",
@@ -203,7 +220,7 @@ NAMES: Names = {
 _WRAPPERS = re.compile(r"(?:(?:model|language_model|transformer|backbone|bert|roberta|encoder)\.)*")
 _LAYER = re.compile(r"(?:layers?|h)\.(\d{1,9})\.")
 _BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?h)\.(?=\d)")
-_EXPERT = re.compile(r"(?<=\.experts)\.(\d{1,9})(?=\.)")
+_EXPERT = re.compile(r"(?:(?<=\.experts)|(?<=altup_projections)|(?<=unembed_projections))\.(\d{1,9})(?=\.)")
 _KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # gamma, beta: ported from TensorFlow
 
 

@@ -22,10 +22,22 @@ if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
 __all__ = [
-    *("SPACE", "Added", "TextTokenizer", "Vocab", "charsmap", "is_metaspace", "no_files", "older_added", "optional"),
+    *(
+        "RANKS",
+        "SPACE",
+        "Added",
+        "TextTokenizer",
+        "Vocab",
+        "charsmap",
+        "is_metaspace",
+        "no_files",
+        "older_added",
+        "optional",
+    ),
     *("package_errors", "padded", "parts", "puts_space_first", "read_added", "read_text_tokenizer", "require_same_ids"),
 ]
 
+RANKS = "tiktoken.model"
 SPACE = "\u2581"  # SentencePiece's character for a space
 
 
@@ -123,7 +135,7 @@ def read_text_tokenizer(checkpoint: Checkpoint) -> TextTokenizer:
     """Read the tokenizer files of a folder. Raises ModelFileError if they are missing or damaged."""
     folder = checkpoint.model
     tokenizer, settings = optional(folder / "tokenizer.json"), optional(folder / "tokenizer_config.json")
-    if not tokenizer and not (folder / "tokenizer.model").is_file():
+    if not tokenizer and not any((folder / name).is_file() for name in ("tokenizer.model", RANKS)):
         raise no_files(folder, "tokenizer.model")
     # first, because the package checks the structure of tokenizer.json
     original = _original(tokenizer, folder / "tokenizer.json") if tokenizer else None

@@ -1,8 +1,8 @@
 """Convert the tokenizer files of a text model to ``tokenizer.*`` metadata.
 
-``_bytebpe``, ``_spm`` and ``_unigram`` read the vocabulary, depending on its kind. This module adds the parts that all
-kinds share: token roles, special tokens around a text, and chat templates. At the end it rebuilds the tokenizer from
-the metadata and compares it with the folder's tokenizer. A difference is an error.
+``_bytebpe``, ``_spm``, ``_unigram`` and ``_tiktoken`` read the vocabulary, depending on its kind. This module adds the
+parts that all kinds share: token roles, special tokens around a text, and chat templates. At the end it rebuilds the
+tokenizer from the metadata and compares it with the folder's tokenizer. A difference is an error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.convert._bytebpe import is_byte_level, read_bytes
 from hotshoe.convert._json import regular
 from hotshoe.convert._spm import read_spaces
+from hotshoe.convert._tiktoken import is_tiktoken, read_ranks
 from hotshoe.convert._tokenfiles import TextTokenizer, Vocab, optional, padded, read_text_tokenizer, require_same_ids
 from hotshoe.convert._unigram import is_unigram, read_unigram
 from hotshoe.tokenizers import load_tokenizer
@@ -61,8 +62,8 @@ def tokenizer_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
             hint="set it to false, and pass texts in lower case to the model",
         )
     files = read_text_tokenizer(checkpoint)
-    read = read_unigram if is_unigram(files) else read_bytes if is_byte_level(files) else read_spaces
-    vocab = read(files)
+    kinds = ((is_tiktoken, read_ranks), (is_unigram, read_unigram), (is_byte_level, read_bytes))
+    vocab = next((read for applies, read in kinds if applies(files)), read_spaces)(files)
     metadata = {f"{PREFIX}{key}": value for key, value in vocab.metadata.items()}
     metadata[f"{PREFIX}tokens"] = padded(files, vocab.tokens, n_tokens)
     metadata[f"{PREFIX}token_type"] = [int(vocab.types.get(i, TokenType.UNUSED)) for i in range(n_tokens)]

@@ -13,6 +13,8 @@ import gguf
 from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, read_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hotshoe.convert import Checkpoint, FileLayout, Rope
 
 __all__ = ["describe", "describe_latent", "latent_recipes"]
@@ -29,7 +31,7 @@ def describe_latent(
     checkpoint: Checkpoint,
     arch: str,
     more: dict[str, Any],
-    names: dict[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
     recipes: dict[str, Recipe] | None = None,
 ) -> FileLayout:
     """Describe the file of a model with this attention. ``more``, ``names``, ``recipes``: what variants add."""
@@ -71,7 +73,7 @@ def describe_latent(
     rules = Rules(
         required=["exp_probs_b.bias"] if _is_v3(checkpoint) else (),
         recipes=latent_recipes(sizes.n_heads, plain, v, kv) | (recipes or {}),
-        names=names or {},
+        names={**(names or {})},
         ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(n_extra)),
     )
     return make_layout(checkpoint, arch, keys, rules, vocab=sizes.vocab)

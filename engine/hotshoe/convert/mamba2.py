@@ -14,7 +14,7 @@ from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, refuse_quanti
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["CONTEXT", "describe", "mamba2_recipes", "refuse_time_step_limit"]
+__all__ = ["CONTEXT", "describe", "mamba2_recipes", "padded_vocab", "refuse_time_step_limit"]
 
 CONTEXT = 2**20  # there is no limit, but readers need one; llama.cpp's converter writes this number
 
@@ -54,7 +54,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         required=["ssm_conv1d.bias"],
         recipes=mamba2_recipes(inner, n_groups),
     )
-    return make_layout(checkpoint, "mamba2", keys, rules, vocab=_vocab(checkpoint))
+    return make_layout(checkpoint, "mamba2", keys, rules, vocab=padded_vocab(checkpoint, 16))
 
 
 def mamba2_recipes(inner: int, n_groups: int) -> dict[str, Recipe]:
@@ -65,9 +65,12 @@ def mamba2_recipes(inner: int, n_groups: int) -> dict[str, Recipe]:
     }
 
 
-def _vocab(checkpoint: Checkpoint) -> int:
-    """The number of rows of the embedding: vocab_size, or vocab_size rounded up to a multiple."""
-    vocab, multiple = checkpoint.integer("vocab_size"), checkpoint.integer("pad_vocab_size_multiple", 16)
+def padded_vocab(checkpoint: Checkpoint, multiple: int) -> int:
+    """The number of rows of the embedding: vocab_size, or vocab_size rounded up to a multiple.
+
+    multiple: the default of pad_vocab_size_multiple.
+    """
+    vocab, multiple = checkpoint.integer("vocab_size"), checkpoint.integer("pad_vocab_size_multiple", multiple)
     rows = next((t.shape[:1] for name, t in checkpoint.tensors.items() if name.endswith("embeddings.weight")), ())
     larger = -(-vocab // multiple) * multiple
     return larger if rows == (larger,) else vocab

@@ -20,7 +20,7 @@ class Config(TextConfig):
 
 class Attention(nn.NormedAttention):
     rope_factors: Tensor | None = tensor(
-        "rope_freqs.weight", use="div", optional=True, of_model=True, shape=lambda c, i: (c.rope.dim // 2,)
+        "rope_freqs.weight", use="rope", optional=True, of_model=True, shape=lambda c, i: (c.rope.dim // 2,)
     )
 
 

@@ -55,11 +55,8 @@ class Config(ExpertConfig):
         return tuple(self.windowed_v_dim if w else self.v_dim for w in self.pattern.windowed)
 
     def source_of(self, layer: int) -> int | None:
-        """The layer whose keys and values a layer reads: the last of its kind that has its own; None for itself."""
-        own = self.n_layers - self.n_readers
-        if layer < own:
-            return None
-        return max((i for i in range(own) if self.pattern.windowed[i] == self.pattern.windowed[layer]), default=None)
+        """The layer whose keys and values a layer reads; None if it has its own."""
+        return self.pattern.source_of(layer, self.n_layers - self.n_readers)
 
 
 class _Heads(nn.Attention):
@@ -92,11 +89,7 @@ class Attention(_Heads):
 
 
 class ReadingAttention(_Heads, nn.ReadingAttention):
-    @property
-    def like(self) -> int:
-        source = self.config.source_of(self.layer)
-        assert source is not None  # choose picks this class for such layers only
-        return source
+    pass
 
 
 class Router(Linear):

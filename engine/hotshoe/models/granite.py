@@ -26,7 +26,7 @@ class Config(TextConfig):
 
 
 class Attention(granitemoe.Attention):
-    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="div", optional=True, of_model=True)
+    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="rope", optional=True, of_model=True)
 
 
 class Block(granitemoe.ScaledBlock):

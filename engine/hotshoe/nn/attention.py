@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hotshoe.kvcache import AttentionSpec, AttentionView
-from hotshoe.nn.basic import Linear, RMSNorm
+from hotshoe.nn.basic import Linear, RMSNorm, UnweightedRMSNorm
 from hotshoe.nn.module import Module, submodule
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.ops import RoPE
@@ -119,6 +119,8 @@ class Attention(Module):
             both_sides=self.both_sides and self.window > 0,
             rope=self.rope,
             rope_factors=self.rope_factors,
+            # the weights of a norm after RoPE do not turn with the keys
+            shiftable=not self.norm_after_rope or isinstance(self.k_norm, UnweightedRMSNorm | None),
         )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,20 +195,15 @@ class NormedAttention(Attention):
 
 
 class ReadingAttention(Attention):
-    """Attention with the keys and values of an earlier layer: it computes queries only.
+    """Attention with the keys and values of an earlier layer, ``config.source_of(layer)``: it computes queries only.
 
-    A subclass says which layer with ``like``. That layer should have the same window, as it decides what a token sees.
+    That layer should have the same window, as it decides what a token sees.
     """
 
     k = v = qkv = k_norm = v_norm = None  # type: ignore[assignment]
 
-    @property
-    def like(self) -> int:
-        """The layer whose keys and values are read."""
-        raise NotImplementedError
-
     def cache_spec(self) -> AttentionSpec:
-        return AttentionSpec(like=self.like)
+        return AttentionSpec(like=self.config.source_of(self.layer))
 
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         q = self.q(x).reshape(*x.shape[:-1], self.n_heads, self.head_dim)

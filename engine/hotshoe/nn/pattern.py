@@ -38,6 +38,15 @@ class LayerPattern:
         """The RoPE of a layer; None if it has none."""
         return self.windowed_rope if self.windowed[layer] else self.full_rope
 
+    def source_of(self, layer: int, n_own: int) -> int | None:
+        """The layer whose keys and values a layer reads, if only the first ``n_own`` layers have their own.
+
+        It is the last of these of the same kind. None for a layer with keys and values of its own.
+        """
+        if layer < n_own:
+            return None
+        return max((i for i in range(n_own) if self.windowed[i] == self.windowed[layer]), default=None)
+
 
 def pattern_from(
     metadata: Metadata,

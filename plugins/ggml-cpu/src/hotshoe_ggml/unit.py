@@ -9,7 +9,7 @@ from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.errors import DeviceLostError, NativeError
 from hotshoe_ggml.claims import fails, overstated
-from hotshoe_ggml.lowering import Builder
+from hotshoe_ggml.lowering import Builder, DeviceBuilder
 from hotshoe_ggml.memory.layouts import PackedLayout
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import device_facts, ffi, lib, library_of
@@ -65,7 +65,7 @@ class Unit:
 
     def builder(self, context: Any, keep_alive: list[Any]) -> Builder:
         """A builder of this unit's nodes in a ggml context. keep_alive: see Builder."""
-        return Builder(context, keep_alive, flash=self.params.flash_attention, supports=self.supports)
+        return DeviceBuilder(context, keep_alive, flash=self.params.flash_attention, supports=self.supports)
 
     def supports(self, node: Any) -> bool:
         """Whether the device runs this ggml node. ggml aborts the process on a node that no device runs."""

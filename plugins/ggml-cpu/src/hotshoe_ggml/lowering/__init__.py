@@ -20,6 +20,7 @@ from hotshoe_ggml.lowering import (  # noqa: F401  (they fill the table)
     reduce,
 )
 from hotshoe_ggml.lowering.builder import Builder, Fusion
+from hotshoe_ggml.lowering.routing import DeviceBuilder
 from hotshoe_ggml.lowering.table import LOWERINGS, can_lower, ggml_lacks, node_budget
 
-__all__ = ["LOWERINGS", "Builder", "Fusion", "can_lower", "ggml_lacks", "node_budget"]
+__all__ = ["LOWERINGS", "Builder", "DeviceBuilder", "Fusion", "can_lower", "ggml_lacks", "node_budget"]

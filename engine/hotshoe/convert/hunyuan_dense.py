@@ -1,0 +1,40 @@
+"""Convert Hunyuan without experts (0.5B to 7B)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+
+__all__ = ["describe"]
+
+_CONTEXT = 262_144  # of the models with alpha, of which some say 32768; llama.cpp's converter writes it too
+_UNUSED = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # YaRN's, which this scaling does not use
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("attention_bias", False, False)
+    checkpoint.require("use_qk_norm", True, True)
+    checkpoint.require("use_cla", False, False)
+    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "dynamic")
+    keys: dict[str, Any] = sizes.keys() | rope.keys()
+    if rope.kind == "dynamic":
+        if rope.number("factor", 1.0) != 1.0:
+            raise checkpoint.refusal(f"the RoPE factor is {rope.settings['factor']}; alpha can only go with 1")
+        for name in _UNUSED:
+            rope.settings.get(name)
+        exponent = sizes.head_dim / (sizes.head_dim - 2)
+        keys |= {
+            "rope.freq_base": rope.theta * rope.number("alpha") ** exponent,
+            "rope.scaling.type": "none",
+            "rope.scaling.factor": 1.0,
+            "rope.scaling.original_context_length": _CONTEXT,
+            "context_length": _CONTEXT,
+        }
+    names = {"layers.self_attn.query_layernorm": "attn_q_norm", "layers.self_attn.key_layernorm": "attn_k_norm"}
+    return make_layout(checkpoint, "hunyuan-dense", keys, Rules(names={**names}), vocab=sizes.vocab)

@@ -1,0 +1,140 @@
+"""DeviceBuilder: makes nodes in the order in which ggml's libraries for GPUs fuse them.
+
+CUDA and Vulkan compute the routing of a mixture of experts in one kernel, if its nodes follow each other exactly:
+SOFT_MAX or a sigmoid, RESHAPE, perhaps ADD, ARGSORT, VIEW, GET_ROWS, and to normalize RESHAPE, SUM_ROWS, CLAMP, DIV,
+RESHAPE (ggml_cuda_topk_moe_fusion in ggml-cuda.cu, topk_moe_early_softmax_norm in ggml-vulkan.cpp).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hotshoe_core.graphs.graph import Graph
+from hotshoe_core.tensors.tensor import Tensor
+from hotshoe_ggml.lowering.builder import F32, Builder, Fusion, Ptr, ReadOperand
+
+__all__ = ["DeviceBuilder"]
+
+_LEAST_SUM = 2.0**-24
+"""A lower limit that changes no sum: the largest of n probabilities is 1/n or more, and n is an int of 16 bits."""
+
+
+class _Routing(NamedTuple):
+    """The nodes of core that route: scores, what is chosen by, the choice, its weights, and how they are normalized."""
+
+    scores: Tensor
+    choice: Tensor
+    """The scores, or their sum with a correction."""
+    chosen: Tensor
+    weights: Tensor
+    total: Tensor | None = None
+    clamp: Tensor | None = None
+    normalized: Tensor | None = None
+
+
+class DeviceBuilder(Builder):
+    """Makes the nodes of units without kernels of ours."""
+
+    def fuse(self, graph: Graph, is_mine: Callable[[Tensor], bool], read_operand: ReadOperand) -> Fusion:
+        nodes: dict[Tensor, Callable[[], Ptr]] = {}
+        absorbed: set[Tensor] = set()
+        for routing in _find(graph, is_mine):
+            made: dict[str, Ptr] = {}
+            steps = [(routing.scores, self._scores), (routing.chosen, self._chosen)]
+            if routing.choice is not routing.scores:
+                steps.append((routing.choice, self._choice))
+            steps.append((routing.weights if routing.normalized is None else routing.normalized, self._weights))
+            for node, make in steps:
+                nodes[node] = functools.partial(make, routing, read_operand, made)
+            absorbed |= {t for t in (routing.weights, routing.total, routing.clamp) if t is not None} - nodes.keys()
+        return Fusion(nodes, absorbed)
+
+    def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
+        """As the base class; ggml's product of experts reads rows with gaps between them, such as the routing's."""
+        if node.op == "linear_experts" and self.rows(native) is native:
+            return native
+        return super().indices(node, native, which)
+
+    def _scores(self, r: _Routing, read_operand: ReadOperand, made: dict[str, Ptr]) -> Ptr:
+        logits = self.cont(self.f32(read_operand(r.scores.op, r.scores.source(0), 0)))
+        made["scores"] = self.softmax(logits, None, 1.0) if r.scores.op == "softmax" else self.call("sigmoid", logits)
+        n, n_experts = r.scores.shape
+        made["columns"] = self.call("reshape_3d", made["scores"], 1, n_experts, n)
+        return made["columns"]
+
+    def _choice(self, r: _Routing, read_operand: ReadOperand, made: dict[str, Ptr]) -> Ptr:
+        made["choice"] = self.call("add", made["scores"], self.f32(read_operand("add", r.choice.source(1), 1)))
+        return made["choice"]
+
+    def _chosen(self, r: _Routing, read_operand: ReadOperand, made: dict[str, Ptr]) -> Ptr:
+        made["chosen"] = self.call("argsort_top_k", made.get("choice", made["scores"]), r.chosen.attrs["k"])
+        return made["chosen"]
+
+    def _weights(self, r: _Routing, read_operand: ReadOperand, made: dict[str, Ptr]) -> Ptr:
+        n, k = r.weights.shape
+        weights = self.call("reshape_2d", self.call("get_rows", made["columns"], made["chosen"]), k, n)
+        if r.normalized is None:
+            return weights
+        least = _LEAST_SUM if r.clamp is None else r.clamp.attrs["min"]
+        total = self.call("clamp", self.call("sum_rows", weights), least, math.inf)
+        return self.call("reshape_2d", self.call("div", weights, total), k, n)
+
+
+def _find(graph: Graph, is_mine: Callable[[Tensor], bool]) -> list[_Routing]:
+    readers: dict[Tensor, list[Tensor]] = {}
+    for node in graph.nodes:
+        for source in node.sources:
+            if source is not None:
+                readers.setdefault(source, []).append(node)
+    kept = {*graph.outputs, *graph.updates.values()}
+    found = []
+    for chosen in graph.nodes:
+        routing = _routing(chosen, readers) if chosen.op == "top_k" else None
+        if routing is None:
+            continue
+        nodes = [t for t in routing if t is not None]
+        inner = {routing.scores, routing.choice, routing.total, routing.clamp}
+        inner |= {routing.weights} if routing.normalized is not None else set()
+        if all(map(is_mine, nodes)) and not inner & kept and chosen not in kept:
+            found.append(routing)
+    return found
+
+
+def _routing(chosen: Tensor, readers: dict[Tensor, list[Tensor]]) -> _Routing | None:
+    """The routing whose choice is ``chosen``; None if it has another form, or other nodes read what is between."""
+    choice = chosen.source(0)
+    scores = choice.source(0) if choice.op == "add" else choice
+    if scores.op not in ("softmax", "sigmoid") or scores.ndim != 2 or scores.dtype is not F32:
+        return None
+    if scores.op == "softmax" and (len(scores.sources) > 1 and scores.sources[1] is not None):
+        return None
+    if scores.attrs.get("scale", 1.0) != 1.0:
+        return None
+    gathers = (t for t in readers.get(chosen, ()) if t.op == "take_along")
+    weights = next((t for t in gathers if t.source(0) is scores and t.source(1) is chosen), None)
+    first = [chosen] if choice is scores else [choice]
+    if weights is None or sorted(map(id, readers[scores])) != sorted(map(id, [*first, weights])):
+        return None
+    if choice is not scores and (len(readers[choice]) > 1 or not choice.source(1).is_leaf):
+        return None
+    return _normalized(_Routing(scores, choice, chosen, weights), readers)
+
+
+def _normalized(routing: _Routing, readers: dict[Tensor, list[Tensor]]) -> _Routing:
+    """The routing with the nodes that divide its weights by their sum, if it has them."""
+    weights = routing.weights
+    total = next((t for t in readers.get(weights, ()) if t.op == "sum" and t.shape == (weights.shape[0], 1)), None)
+    if total is None or len(readers[weights]) != 2 or len(readers.get(total, ())) != 1:
+        return routing
+    (divisor,) = readers[total]
+    clamp = divisor if divisor.op == "clamp" and divisor.attrs["max"] == math.inf else None
+    if clamp is None and routing.scores.op != "softmax":
+        return routing  # a sum of sigmoids may be as small as it likes
+    last = total if clamp is None else clamp
+    division = readers[last][0] if len(readers.get(last, ())) == 1 else last
+    if division.op != "div" or division.source(0) is not weights or division.source(1) is not last:
+        return routing
+    return routing._replace(total=total, clamp=clamp, normalized=division)

@@ -1,0 +1,143 @@
+"""The routing of experts on a device: the order of nodes that CUDA and Vulkan fuse, and the same numbers. Over RPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe_core import Context, Tensor, ops
+from hotshoe_core.contract.backend import Backend, WeightData
+from hotshoe_core.eager.reference import open_reference
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_loader import load_all
+from tests.support.rpc_server import Server
+from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
+
+pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
+
+from hotshoe_ggml.native import ffi, lib
+
+N_EXPERTS, K, DIM = 16, 4, 8
+WEIGHT = np.random.default_rng(3).normal(size=(N_EXPERTS, 6, DIM)).astype(np.float32)
+NORM = ["RESHAPE", "SUM_ROWS", "CLAMP", "DIV", "RESHAPE"]
+FUSED = ["RESHAPE", "ARGSORT", "VIEW", "GET_ROWS"]
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    with pytest.MonkeyPatch.context() as patch:
+        server = Server()
+        patch.setenv("HOTSHOE_RPC", server.endpoint)
+        with load_all(refresh=True).open("rpc:0") as opened:
+            yield opened
+        server.kill()
+    load_all(refresh=True)
+
+
+def route(scores: Tensor, choice: Tensor, *, least: float | None = None, norm: bool = True) -> tuple[Tensor, Tensor]:
+    chosen = choice.top_k(K)
+    weights = scores.take_along(chosen)
+    if norm:
+        total = weights.sum(keepdims=True)
+        weights = weights / (total if least is None else total.clamp(min=least))
+    return weights, chosen
+
+
+def corrected(x: Tensor, correction: Tensor) -> tuple[Tensor, Tensor]:
+    scores = x.sigmoid()
+    return route(scores, scores + correction, least=2.0**-14)
+
+
+def softmax(x: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    scores = x.softmax()
+    return route(scores, scores, **options)
+
+
+def sigmoid(x: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    scores = x.sigmoid()
+    return route(scores, scores, **options)
+
+
+CASES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], list[str]]] = {
+    "softmax": (lambda x, c: softmax(x), ["SOFT_MAX", *FUSED, *NORM]),
+    "softmax, limited": (lambda x, c: softmax(x, least=2.0**-14), ["SOFT_MAX", *FUSED, *NORM]),
+    "softmax, as they are": (lambda x, c: softmax(x, norm=False), ["SOFT_MAX", *FUSED]),
+    "sigmoid": (lambda x, c: sigmoid(x, least=2.0**-14), ["UNARY", *FUSED, *NORM]),
+    "corrected": (corrected, ["UNARY", "RESHAPE", "ADD", *FUSED[1:], *NORM]),
+}
+
+
+def mixture(ctx: Context, weight: Tensor, n: int, make: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    inputs = {"x": ctx.input("x", (n, N_EXPERTS)), "y": ctx.input("y", (n, DIM)), "c": ctx.input("c", (N_EXPERTS,))}
+    weights, chosen = make(inputs["x"], inputs["c"])
+    products = ops.linear_experts(inputs["y"][:, None], weight, chosen)  # (n, K, 6)
+    return (weights[:, None] @ products)[:, 0], inputs
+
+
+def result(backend: Backend, n: int, make: Any, names: list[str] | None = None) -> np.ndarray:
+    data = WEIGHT.reshape(-1).view(np.uint8)
+    weight = backend.load([WeightData("w", WEIGHT.shape, DType.F32, data, uses=("linear_experts",))])["w"]
+    rng = np.random.default_rng(n)
+    with backend.new_context() as ctx:
+        y, inputs = mixture(ctx, weight, n, make)
+        ctx.forward(y)
+        feeds = {
+            t: rng.normal(size=t.shape).astype(np.float32) for t in inputs.values() if t in set(ctx.inputs.values())
+        }
+        computed = ctx.compute(feeds).read(y)
+        if names is not None:
+            (executable,) = backend._executables  # type: ignore[attr-defined]
+            names += [ffi.string(lib().ggml_op_name(node.op)).decode() for node, _ in executable._scheduled.node_units]
+    backend.release([weight])
+    return np.array(computed)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("case", CASES)
+def test_the_order_that_is_fused_gives_the_same_numbers(backend: Backend, case: str, n: int) -> None:
+    make, expected = CASES[case]
+    names: list[str] = []
+    computed = result(backend, n, make, names)
+    start = names.index(expected[0])
+    assert names[start : start + len(expected)] == expected
+    with open_reference() as reference:
+        assert np.allclose(computed, result(reference, n, make), rtol=1e-5, atol=1e-6)
+
+
+def both_read(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    scores = x.softmax()
+    weights, chosen = route(scores, scores)
+    return weights * scores.sum(keepdims=True), chosen
+
+
+def other_choice(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    scores = x.softmax()
+    return route(scores, scores * c)
+
+
+def unlimited(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    return sigmoid(x)
+
+
+@pytest.mark.parametrize("make", [both_read, other_choice, unlimited])
+def test_what_has_another_form_is_computed_too(backend: Backend, make: Any) -> None:
+    with open_reference() as reference:
+        assert np.allclose(result(backend, 3, make), result(reference, 3, make), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("backend")
+def test_the_routing_of_a_model_has_that_order(gguf: Callable[..., Path]) -> None:  # noqa: F811
+    with hotshoe.load_model(gguf("Qwen3MoeForCausalLM"), "rpc:0", task="text") as model:
+        model.placements()
+        expected = ["SOFT_MAX", *FUSED, *NORM]
+        for executable in model.backend._executables:  # type: ignore[attr-defined]
+            names = [ffi.string(lib().ggml_op_name(node.op)).decode() for node, _ in executable._scheduled.node_units]
+            starts = [i for i, name in enumerate(names) if name == "ARGSORT"]
+            assert len(starts) == len(model.backend.placement.layers)
+            at = expected.index("ARGSORT")
+            assert all(names[i - at : i - at + len(expected)] == expected for i in starts)
