@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.families.dense import MINISTRAL, YARN
+from tests.families.hybrids import RECURRENT
 from tests.families.row import Row
 from tests.support.tiny_bert import edit_json
 
@@ -35,6 +36,20 @@ _GLM: dict[str, Any] = _FEW | {
     "n_routed_experts": 4,
     "attention_bias": True,
     "num_nextn_predict_layers": 0,
+}
+_LAGUNA: dict[str, Any] = _FEW | {
+    "head_dim": 32,
+    "num_experts": 4,
+    "shared_expert_intermediate_size": 48,
+    "moe_routed_scaling_factor": 2.5,
+}
+_PLAIN_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 1.0}
+_ERNIE: dict[str, Any] = {
+    "moe_num_experts": 4,
+    "moe_k": 2,
+    "moe_num_shared_experts": 2,
+    "moe_intermediate_size": 24,  # for llama.cpp's converter, the shared ones have intermediate_size / kv heads
+    "tie_word_embeddings": False,
 }
 _GRANITE: dict[str, Any] = {
     "num_local_experts": 6,
@@ -173,4 +188,101 @@ ROWS: dict[str, Row] = {
     ),
     "granitemoe": Row("GraniteMoeForCausalLM", "granitemoe", _GRANITE),
     "granitemoe-shared": Row("GraniteMoeSharedForCausalLM", "granitemoe", _GRANITE | {"shared_intermediate_size": 48}),
+    "laguna": Row(
+        "LagunaForCausalLM",
+        "laguna",
+        _LAGUNA
+        | {"num_hidden_layers": 6, "sliding_window": 8}
+        | {"layer_types": ["full_attention" if i % 4 == 0 else "sliding_attention" for i in range(6)]}
+        | {"num_attention_heads_per_layer": [4 if i % 4 == 0 else 6 for i in range(6)]}
+        | {
+            "rope_parameters": {
+                "full_attention": YARN | {"partial_rotary_factor": 0.5},
+                "sliding_attention": _PLAIN_ROPE,
+            }
+        },
+        n_tokens=32,
+        weights={"experts.down_proj": lambda w: w / 2},
+    ),
+    "laguna-full": Row(  # a gate for each element, and no window
+        "LagunaForCausalLM",
+        "laguna",
+        _LAGUNA
+        | {"gating": "per-element", "mlp_layer_types": ["dense", "dense", "sparse"], "sliding_window": 0}
+        | {"layer_types": ["full_attention"] * 3}
+        | {"rope_parameters": {"full_attention": _PLAIN_ROPE | {"partial_rotary_factor": 0.5}}},
+        n_tokens=32,
+    ),
+    "lfm2moe": Row(
+        "Lfm2MoeForCausalLM",
+        "lfm2moe",
+        _FEW
+        | {"layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"], "num_hidden_layers": 5}
+        | {"num_dense_layers": 2, "num_experts": 4, "conv_L_cache": 3},
+        n_tokens=32,
+        no_shift=RECURRENT,
+    ),
+    "dots1": Row(
+        "Dots1ForCausalLM",
+        "dots1",
+        _FEW
+        | {"num_key_value_heads": 4, "n_routed_experts": 4, "n_shared_experts": 2, "first_k_dense_replace": 1}
+        | {"norm_topk_prob": True, "routed_scaling_factor": 2.5, "sliding_window": None, "scoring_func": "sigmoid"},
+        n_tokens=32,
+        excused={"kv heads": "llama.cpp loads no model with fewer heads of keys than of queries"},
+    ),
+    "minimax-m2": Row(
+        "MiniMaxM2ForCausalLM",
+        "minimax-m2",
+        {"head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16, "scoring_func": "sigmoid"},
+        n_tokens=60,
+        weights={"experts.down_proj": lambda w: w / 2},
+    ),
+    "olmoe": Row(
+        "OlmoeForCausalLM",
+        "olmoe",
+        {"num_key_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2},
+        n_tokens=32,
+        excused={"kv heads": "llama.cpp loads no model with fewer heads of keys than of queries"},
+    ),
+    "afmoe": Row(
+        "AfmoeForCausalLM",
+        "afmoe",
+        _FEW
+        | {"head_dim": 32, "num_hidden_layers": 6, "sliding_window": 8, "num_experts": 4, "num_shared_experts": 2}
+        | {"num_dense_layers": 2, "route_scale": 2.8, "mup_enabled": True, "score_func": "sigmoid", "route_norm": True},
+        n_tokens=32,
+    ),
+    "ernie4_5-moe": Row(
+        "Ernie4_5_MoeForCausalLM",
+        "ernie4_5-moe",
+        _ERNIE | {"moe_layer_start_index": 1},
+        n_tokens=60,
+        weights={"correction_bias": lambda w: w / 4},
+    ),
+    "ernie4_5-moe-step": Row(
+        "Ernie4_5_MoeForCausalLM",
+        "ernie4_5-moe",
+        _ERNIE | {"num_hidden_layers": 6, "moe_layer_start_index": 2, "moe_layer_interval": 2},
+        n_tokens=60,
+        weights={"experts.down_proj": lambda w: w / 2, "correction_bias": lambda w: w / 4},
+        llamacpp="it cannot load the file: it expects experts in all layers after the dense ones",
+    ),
+    "hunyuan-moe": Row(
+        "HunYuanMoEV1ForCausalLM",
+        "hunyuan-moe",
+        {"head_dim": 32, "num_experts": 4, "moe_topk": [2] * 3}
+        | {"moe_intermediate_size": [96] * 3, "num_shared_expert": [1] * 3},
+        n_tokens=32,
+        no_shift="shiftable",
+    ),
+    "hy_v3": Row(
+        "HYV3ForCausalLM",
+        "hy_v3",
+        _FEW | {"head_dim": 32, "num_experts": 4, "num_shared_experts": 2, "router_scaling_factor": 2.5},
+        n_tokens=32,
+    ),
+    "qwen2moe": Row(
+        "Qwen2MoeForCausalLM", "qwen2moe", _FEW | {"num_experts": 4, "shared_expert_intermediate_size": 48}, n_tokens=32
+    ),
 }

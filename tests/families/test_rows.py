@@ -40,6 +40,7 @@ def check_experts(made: Made) -> list[str]:
     """The router must choose: some experts, and some groups, are not used for a token."""
     pairs = [("num_experts_per_tok", name) for name in ("num_experts", "num_local_experts", "n_routed_experts")]
     found = [(few, getattr(made.config, few, None), getattr(made.config, many, None)) for few, many in pairs]
+    found = [(few, max(used) if isinstance(used, list) else used, n) for few, used, n in found]  # one for each layer
     problems = [f"{few} {used}" for few, used, n in found if used and n and used >= n]
     groups, used = (getattr(made.config, name, None) or 1 for name in ("n_group", "topk_group"))
     return problems + ([f"topk_group {used}"] if groups > 1 and used >= groups else [])

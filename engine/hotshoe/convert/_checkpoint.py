@@ -72,6 +72,21 @@ class Checkpoint:
         """Read an integer of at least 0 from config.json, or 0 if it is missing. Raises ModelFileError if invalid."""
         return 0 if self.config.get(key) in (None, 0) else self.integer(key)
 
+    def leading(self, key: str, n: int, first: str, rest: str) -> int:
+        """Count the ``first`` at the start of a list of ``n`` in config.json; 1 if it is missing, as in most models.
+
+        Raises ModelFileError unless ``rest`` follows for all others.
+        """
+        kinds = self.config.get(key) or [first, *[rest] * (n - 1)]
+        n_first = kinds.count(first) if isinstance(kinds, list) else 0
+        if kinds != [first] * n_first + [rest] * (n - n_first):
+            raise self.invalid(key, kinds, f"a list of {n}: {first!r} for the first layers, then {rest!r}")
+        return n_first
+
+    def drafting(self, key: str, n_layers: int) -> tuple[str, ...]:
+        """Starts of the names of layers after the last one, which only draft tokens. ``key``: how many there are."""
+        return tuple(f"layers.{n_layers + i}." for i in range(min(self.count(key), len(self.tensors))))
+
     def number(self, key: str, default: Any = REQUIRED) -> float:
         """Read a number in the range of float32 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)

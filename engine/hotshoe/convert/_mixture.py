@@ -91,12 +91,13 @@ def window_keys(checkpoint: Checkpoint, n_layers: int, *, period: int, dense_fir
     period, dense_first: what readers assume without a key: see ``windowed_layers``. Returns no keys if no layer has a
     window.
 
-    Raises ModelFileError if a setting is missing or invalid.
+    Raises ModelFileError if a setting is invalid.
     """
     windowed = windowed_layers(checkpoint, n_layers, period=period, dense_first=dense_first)
-    if not any(windowed):
+    window = checkpoint.count("sliding_window")
+    if not window or not any(windowed):
         return {}
-    keys: dict[str, Any] = {"attention.sliding_window": checkpoint.integer("sliding_window")}
+    keys: dict[str, Any] = {"attention.sliding_window": window}
     if windowed != _usual(n_layers, period, dense_first):
         keys["attention.sliding_window_pattern"] = windowed
     return keys

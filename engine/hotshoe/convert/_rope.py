@@ -42,6 +42,8 @@ class Rope:
     """The frequency base of layers with a sliding window, if it differs."""
     settings: Mapping[str, Any]
     """All settings, by their names in transformers."""
+    sliding: Rope | None = None
+    """The RoPE of layers with a sliding window, if config.json gives it apart."""
 
     def number(self, key: str, default: float | None = None) -> float:
         """Read a positive number from the settings. Raises ModelFileError if it is missing or invalid."""
@@ -147,7 +149,7 @@ def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, loca
                 + (", ".join(kinds) if kinds else "none")
                 + ("" if known is kinds else ", and none in layers with a sliding window")
             )
-    rope = Rope(checkpoint, kind, 0.0, None, settings)
+    rope, sliding = Rope(checkpoint, kind, 0.0, None, settings), None
     base = float(rope.number("rope_theta", checkpoint.number("rope_theta", theta)))
     if len(sets) > 1:
         sliding = Rope(checkpoint, "default", 0.0, None, sets[1])
@@ -156,7 +158,7 @@ def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, loca
         )
     elif local_theta is not None:
         local_theta = checkpoint.number("rope_local_base_freq", local_theta)
-    return Rope(checkpoint, kind, base, local_theta, settings)
+    return Rope(checkpoint, kind, base, local_theta, settings, sliding)
 
 
 def _kind(settings: Mapping[str, Any]) -> str:

@@ -24,13 +24,12 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         defaults={"expert_weights_norm": True, "leading_dense_block_count": 1, "expert_shared_count": 1},
     )
     keys |= {"rope.dimension_count": rope.n_rotated(sizes.head_dim, 0.5), "expert_gating_func": 2} | rope.keys()
-    n_extra = checkpoint.count("num_nextn_predict_layers")
     if checkpoint.config.get("num_nextn_predict_layers") is not None:
         keys["nextn_predict_layers"] = 0  # drafting layers are not written
     norms = ("attn_q_norm.weight", "attn_k_norm.weight") if checkpoint.config.get("use_qk_norm") else ()
     rules = Rules(
         names={"layers.post_attention_layernorm": "post_attention_norm"},
         required=["exp_probs_b.bias", *norms, *checkpoint.biases(attention_bias=("attn_q", "attn_k", "attn_v"))],
-        ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(min(n_extra, len(checkpoint.tensors)))),
+        ignored=checkpoint.drafting("num_nextn_predict_layers", sizes.n_layers),
     )
     return make_layout(checkpoint, "glm4moe", keys, rules, vocab=sizes.vocab)

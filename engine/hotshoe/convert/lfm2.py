@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, ModelSizes
 
-__all__ = ["describe"]
+__all__ = ["describe", "layer_keys"]
 
 _KINDS = ("conv", "full_attention")
 
@@ -19,16 +19,20 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("conv_bias", False, False)
     sizes = read_sizes(checkpoint, eps="norm_eps", n_kv_heads=8)
     rope = read_rope(checkpoint, theta=1_000_000.0)
-    keys = sizes.keys() | {
-        "feed_forward_length": _feed_forward(checkpoint),
+    keys = sizes.keys() | layer_keys(checkpoint, sizes) | {"feed_forward_length": _feed_forward(checkpoint)}
+    # both transformers and llama.cpp call the last norm "embedding norm"
+    rules = Rules(names={"model.embedding_norm": "token_embd_norm"})
+    return make_layout(checkpoint, "lfm2", keys | rope.keys(), rules, vocab=sizes.vocab, tied=True)
+
+
+def layer_keys(checkpoint: Checkpoint, sizes: ModelSizes) -> dict[str, Any]:
+    """The GGUF keys of the convolutions and of the layers that have them."""
+    return {
         # readers recognise convolution layers by 0 key/value heads
         "attention.head_count_kv": [0 if k == "conv" else sizes.n_kv_heads for k in _kinds(checkpoint, sizes.n_layers)],
         "vocab_size": sizes.vocab,
         "shortconv.l_cache": checkpoint.integer("conv_L_cache", 3),
     }
-    # both transformers and llama.cpp call the last norm "embedding norm"
-    rules = Rules(names={"model.embedding_norm": "token_embd_norm"})
-    return make_layout(checkpoint, "lfm2", keys | rope.keys(), rules, vocab=sizes.vocab, tied=True)
 
 
 def _kinds(checkpoint: Checkpoint, n_layers: int) -> list[str]:

@@ -1,0 +1,59 @@
+"""Convert Hunyuan-A13B: a shared expert in every layer, and RoPE whose base is scaled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
+
+__all__ = ["describe"]
+
+_NAMES: Names = {
+    "layers.self_attn.query_layernorm": "attn_q_norm",
+    "layers.self_attn.key_layernorm": "attn_k_norm",
+    "layers.mlp.gate.wg": "ffn_gate_inp",
+    "layers.mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
+    "layers.mlp.shared_mlp.up_proj": "ffn_up_shexp",
+    "layers.mlp.shared_mlp.down_proj": "ffn_down_shexp",
+}
+_CONTEXT = 256 * 1024  # of the published models, whose base is scaled by alpha
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("attention_bias", False, False)
+    checkpoint.require("use_qk_norm", True, True)
+    checkpoint.require("use_cla", False, False)
+    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "dynamic")
+    keys = sizes.keys() | rope.keys() | {"expert_shared_feed_forward_length": sizes.ff}
+    keys |= {
+        "expert_count": checkpoint.integer("num_experts"),
+        "expert_used_count": _same(checkpoint, "moe_topk", 1),
+        "expert_feed_forward_length": _same(checkpoint, "moe_intermediate_size", sizes.ff),
+        "expert_shared_count": _same(checkpoint, "num_shared_expert", 1),
+    }
+    if rope.kind == "dynamic":
+        # the frequencies of NTK-aware RoPE, as in transformers' model; dim is that of a whole head
+        keys["rope.freq_base"] = rope.theta * rope.number("alpha") ** (sizes.head_dim / (sizes.head_dim - 2))
+        keys |= {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}
+        keys |= {"rope.scaling.original_context_length": _CONTEXT, "context_length": _CONTEXT}
+    return make_layout(checkpoint, "hunyuan-moe", keys, Rules(names=_NAMES), vocab=sizes.vocab)
+
+
+def _same(checkpoint: Checkpoint, key: str, default: int) -> int:
+    """A number that config.json gives once, or once for each layer. Raises ConversionError if layers differ."""
+    stated = checkpoint.config.get(key)
+    values = set(stated) if isinstance(stated, list) else {stated}
+    if len(values) != 1:
+        raise checkpoint.refusal(f"{key} is {sorted(values)}; a GGUF file can only express one value for all layers")
+    value = values.pop()
+    if value is None:
+        return default
+    if type(value) is not int or value < 1:
+        raise checkpoint.invalid(key, value, "a whole number of at least 1")
+    return value

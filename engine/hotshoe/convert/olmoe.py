@@ -1,0 +1,24 @@
+"""Convert OLMoE: norms over all heads of queries and keys, and softmax experts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe.convert import Rules, expert_keys, make_layout, read_rope, read_sizes
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+
+__all__ = ["describe"]
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("norm_topk_prob", False, False)
+    checkpoint.require("clip_qkv", None)
+    checkpoint.require("rms_norm_eps", 1e-5, 1e-5)  # llama.cpp's converter always writes this one
+    sizes, rope = read_sizes(checkpoint, eps="rms_norm_eps"), read_rope(checkpoint, "linear", "yarn")
+    keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_experts", used=8)
+    rules = Rules(required=checkpoint.biases(attention_bias=("attn_q", "attn_k", "attn_v", "attn_output")))
+    return make_layout(checkpoint, "olmoe", keys, rules, vocab=sizes.vocab)

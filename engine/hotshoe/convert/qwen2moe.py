@@ -1,0 +1,36 @@
+"""Convert Qwen1.5 and Qwen2 with experts: a shared expert with a gate of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe.convert import Rules, expert_keys, make_layout, read_rope, read_sizes
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
+
+__all__ = ["describe"]
+
+_NAMES: Names = {
+    "layers.mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "layers.mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "layers.mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "layers.mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+}
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("use_sliding_window", False, False)
+    checkpoint.require("decoder_sparse_step", 1, 1)
+    checkpoint.require("mlp_only_layers", [], [])
+    checkpoint.require("norm_topk_prob", False, False)
+    checkpoint.require("qkv_bias", True, True)
+    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
+    keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_experts", used=4)
+    keys["expert_feed_forward_length"] = checkpoint.integer("moe_intermediate_size")
+    keys["expert_shared_feed_forward_length"] = checkpoint.integer("shared_expert_intermediate_size")
+    rules = Rules(names=_NAMES, required=[f"attn_{x}.bias" for x in "qkv"])
+    return make_layout(checkpoint, "qwen2moe", keys, rules, vocab=sizes.vocab)

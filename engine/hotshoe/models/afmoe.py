@@ -1,0 +1,50 @@
+"""Trinity (Arcee 2025), AFMoE: norms before and after each half, gated attention, NoPE in layers without a window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.nn import (
+    ExpertLayersConfig,
+    GatedMLP,
+    Linear,
+    MixtureOfExperts,
+    dense_or_experts,
+    gating_key,
+    key,
+    layers,
+    pattern_key,
+    submodule,
+)
+from hotshoe.nn.experts import Gating
+from hotshoe.nn.pattern import LayerPattern
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(ExpertLayersConfig):
+    pattern: LayerPattern = pattern_key(4, rope_on_full=False)
+    normalize_experts: bool = key("expert_weights_norm", default=False)
+    gating: Gating = gating_key("sigmoid")
+
+
+class Attention(nn.NormedAttention):
+    gate: Linear = submodule("attn_gate", shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.dim))
+
+
+class Block(nn.SandwichBlock):
+    attention: Attention = submodule()
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
+
+
+class Model(nn.Decoder):
+    config: Config
+    blocks: list[Block] = layers("blk")
+
+    @property
+    def embedding_scale(self) -> float:
+        return float(self.config.dim**0.5)
+
+
+family = Family(Model)

@@ -1,0 +1,48 @@
+"""Laguna (Poolside 2026): attention with a softplus gate, more heads in layers with a window, sigmoid experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.nn import (
+    ExpertLayersConfig,
+    GatedMLP,
+    Linear,
+    MixtureOfExperts,
+    dense_or_experts,
+    gating_key,
+    key,
+    layers,
+    pattern_key,
+    submodule,
+)
+from hotshoe.nn.experts import Gating
+from hotshoe.nn.pattern import LayerPattern
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(ExpertLayersConfig):
+    pattern: LayerPattern = pattern_key(4, dense_first=True, unscaled=True)
+    n_shared_experts: int = key("expert_shared_count", default=1)
+    normalize_experts: bool = key("expert_weights_norm", default=False)
+    gating: Gating = gating_key("sigmoid")
+
+
+class Attention(nn.NormedAttention):
+    gate: Linear = submodule("attn_gate", shape=lambda c, i: (None, c.dim))  # one row for each head, or each element
+    gate_activation = "softplus"
+
+
+class Block(nn.TransformerBlock):
+    attention: Attention = submodule()
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
+
+
+class Model(nn.Decoder):
+    config: Config
+    blocks: list[Block] = layers("blk")
+
+
+family = Family(Model)
