@@ -37,7 +37,6 @@ REFUSED: dict[str, str] = {
     "eagle3": _DRAFTER,
     "eurobert": "not written yet: Llama as an encoder",
     "exaone-moe": _PLAIN,
-    "falcon": "not written yet: parallel halves with one or two LayerNorms",
     "gemma4-assistant": _DRAFTER,
     "glm5-next": "hyper-connections, KDA and a pooled indexer",
     "gpt2": "not written yet: learned positions and LayerNorms",
