@@ -206,6 +206,11 @@ def _stop(number: int) -> Callable[[GGUFFile], int | None]:
     return get
 
 
+def _rotated(file: GGUFFile) -> int | None:
+    n, part = _key(file, "attention.key_length", int), _key(file, "rope.partial_rotary_factor", float)
+    return None if n is None else int(n * (1.0 if part is None or not 0 < part <= 1 else part))
+
+
 def _mla_key_length(file: GGUFFile) -> int | None:
     rank, rotated = (_key(file, key, int) for key in ("attention.kv_lora_rank", "rope.dimension_count"))
     return None if rank is None or rotated is None else rank + rotated
@@ -213,7 +218,12 @@ def _mla_key_length(file: GGUFFile) -> int | None:
 
 _YARN = {f"rope.scaling.{name}": f"rope.scaling.yarn_{name}" for name in ("beta_fast", "beta_slow")}
 _PICTURES = dict.fromkeys(
-    ("image_token_id", "image_token_index", "vision_start_token_id", "vision_end_token_id", "spatial_merge_size"), ()
+    (
+        *("image_token_id", "image_token_index", "image_start_token_id", "image_end_token_id", "spatial_merge_size"),
+        *("video_token_id", "video_start_token_id", "video_end_token_id"),
+        *("vision_start_token_id", "vision_end_token_id"),
+    ),
+    (),
 )
 _QWEN35: dict[str, Any] = {
     "marks": ("*.ssm_dt", "ssm.v_head_reordered", "rope.mrope_interleaved", "image_token_id", "mtp.*", "v.*"),
@@ -368,10 +378,10 @@ DIALECTS: tuple[Dialect, ...] = (
         becomes="glm4",
         defaults={
             "rope.dimension_sections": _sections("rope.mrope_section"),
-            "rope.dimension_count": lambda file: _key(file, "attention.key_length", int),
+            "rope.dimension_count": _rotated,
         },
         values={"tokenizer.ggml.pre": "chatglm-bpe"},
-        dropped=_PICTURES | {"rope.mrope_section": ()},
+        dropped=_PICTURES | {"rope.mrope_section": (), "rope.partial_rotary_factor": ()},  # dimension_count says it
         tensors={
             r"\.attn_out\.": ".attn_output.",
             r"\.post_attn_norm\.": ".post_attention_norm.",

@@ -56,6 +56,14 @@ def test_a_checkpoint_that_also_reads_images(make: Callable[[str], Made], tmp_pa
     edit_json(folder, "config.json", **outer, text_config=inner, vision_config={"hidden_size": 8, "depth": 1})
     weights = safetensors.load_file(folder / "model.safetensors")
     weights = {name.replace("model.", "model.language_model.", 1): w for name, w in weights.items()}
+    for layer in range(made.n_layers):  # published ones have the experts of a layer in two tensors
+        place = f"model.language_model.layers.{layer}.mlp.experts."
+        if f"{place}0.up_proj.weight" in weights:
+            gate, up, down = (
+                np.stack([weights.pop(f"{place}{i}.{part}_proj.weight") for i in range(6)])
+                for part in ("gate", "up", "down")
+            )
+            weights |= {f"{place}gate_up_proj": np.concatenate([gate, up], axis=1), f"{place}down_proj": down}
     weights |= {f"{part}.norm.weight": np.ones(8, np.float32) for part in ("model.visual.blocks.0", "mtp.layers.0")}
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     found = convert(folder, tmp_path / "m.gguf", "f32")

@@ -62,10 +62,11 @@ def test_a_file_with_both_forms_of_the_matrices(data: Path, tmp_path: Path) -> N
         (46, 154_880, 0, "softmax"),
         (47, 102_400, 0, "softmax"),
         (47, 102_400, 2, "sigmoid"),
+        (47, None, 0, "softmax"),  # the vocabulary has 320 tokens
     ],
 )
 def test_the_router_of_files_that_do_not_name_it(
-    n_layers: int, n_tokens: int, stated: int, gating: str, data: Path, tmp_path: Path
+    n_layers: int, n_tokens: int | None, stated: int, gating: str, data: Path, tmp_path: Path
 ) -> None:
     """The first files of GLM-4.7-Flash lack the key, although its scores are sigmoids."""
     keys = {"block_count": n_layers, "vocab_size": n_tokens, "expert_gating_func": stated}

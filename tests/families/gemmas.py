@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import safetensors.numpy as safetensors
 
 from tests.families.row import COMMON, Row
 
@@ -21,6 +26,21 @@ GEMMA4_FILE: dict[str, Any] = {
     "optional": ("blk.*.layer_output_scale.weight", "blk.*.attn_v.weight"),
     "llamacpp_bound": 3e-4,  # GELU
 }
+
+
+def _with_vision(folder: Path) -> None:
+    """Make the folder that of a model which also reads images, whose config.json leaves out defaults."""
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": None}
+    for name in ("head_dim", "num_key_value_heads", "num_attention_heads", "query_pre_attn_scalar", "rms_norm_eps"):
+        del config[name]
+    whole = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": config}
+    (folder / "config.json").write_text(json.dumps(whole))
+    weights = safetensors.load_file(folder / "model.safetensors")
+    weights = {f"language_model.{name}": value for name, value in weights.items()}
+    weights["vision_tower.vision_model.post_layernorm.weight"] = np.ones(8, np.float32)
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
 ROWS: dict[str, Row] = {
     "gemma": Row("GemmaForCausalLM", "gemma", {"head_dim": 32}, llamacpp_bound=1e-4),
     "gemma2": Row(
@@ -67,6 +87,21 @@ ROWS: dict[str, Row] = {
         {"head_dim": 32, "sliding_window": 8, "num_hidden_layers": 7, "query_pre_attn_scalar": 32},
         cut=("token_embd.weight",),
         llamacpp_bound=1e-4,  # GELU
+    ),
+    "gemma3-vision": Row(
+        "Gemma3ForCausalLM",
+        "gemma3",
+        {
+            "head_dim": 256,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "sliding_window": 8,
+            "num_hidden_layers": 7,
+            "rms_norm_eps": 1e-6,
+        },
+        prepare=_with_vision,
+        cut=("token_embd.weight",),
+        llamacpp_bound=3e-4,  # GELU
     ),
     "gemma3n": Row(
         "Gemma3nForCausalLM",

@@ -62,6 +62,9 @@ _GRANITE = {
 }
 
 
+_GRANITE_4 = _GRANITE | {"layer_types": ["full_attention"] * 4, "position_embedding_type": "rope"}
+
+
 def _with_published_names(folder: Path) -> None:
     """transformers 5 writes other names of layers than Granite's checkpoints and llama.cpp's converter have."""
     path = folder / "config.json"
@@ -142,6 +145,13 @@ ROWS: dict[str, Row] = {
         weights={"A_log": coarse},
         no_shift=RECURRENT,
     ),
+    "granite-4": Row(
+        "GraniteMoeHybridForCausalLM",
+        "granite",
+        _GRANITE_4 | {"num_local_experts": 0, "num_experts_per_tok": 0, "intermediate_size": 40},
+        prepare=_with_published_names,
+    ),
+    "granitemoe-4": Row("GraniteMoeHybridForCausalLM", "granitemoe", _GRANITE_4, prepare=_with_published_names),
     "falcon-h1": Row(
         "FalconH1ForCausalLM",
         "falcon-h1",

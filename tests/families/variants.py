@@ -77,4 +77,6 @@ ROWS: dict[str, Row] = {
         excused={"kv heads": "Phi has as many key heads as query heads"},
         llamacpp_bound=6e-4,  # GELU
     ),
+    "stablelm": Row("StableLmForCausalLM", "stablelm", {"partial_rotary_factor": 0.5, "use_qkv_bias": True}),
+    "stablelm-parallel": Row("StableLmForCausalLM", "stablelm", {"use_parallel_residual": True}),
 }

@@ -19,7 +19,10 @@ from tests.fuzz.fault import Fault
 
 __all__ = ["TARGETS", "load", "outcome_of"]
 
-TARGETS = ("api", "files", "grammars", "misbuilt", "plugins", "quantize", "search", "templates", "tokenizers", "traces")
+TARGETS = (
+    *("api", "files", "grammars", "keys", "misbuilt", "plugins", "quantize", "search", "templates", "tokenizers"),
+    "traces",
+)
 
 
 @functools.cache

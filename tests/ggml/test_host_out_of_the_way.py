@@ -172,3 +172,20 @@ def test_switching_between_graphs_restores_each_as_it_was_built(backend: Backend
             ctx.compute({x: np.full((n, 4), k, np.float32)})
             assert np.array_equal(ctx.read(y), np.full((n, 4), 1 + 4 * k))
             assert np.array_equal(ctx.read(total), np.full(n, 4 * k))
+
+
+def test_a_new_graph_leaves_the_buffers_of_a_device_as_they_are(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measuring a graph would free buffers that are too small for it, and allocating it makes them again."""
+    watched = Watched()
+    monkeypatch.setattr(scheduler, "lib", lambda: watched)
+    with backend.new_context() as one, backend.new_context() as other:
+        for ctx, n in ((one, 64), (other, 8)):
+            x = ctx.input("x", (n, 4))
+            ctx.forward(ops.equal(x, x).cast(DType.F32) + x * 2.0).reserve()
+        assert watched.count("ggml_backend_sched_reserve_size") == 0
+        whole = backend.memory().on("rpc:0").graph.size
+        assert all(set(ctx.memory()) == {"rpc:0", "cpu"} for ctx in (one, other))  # what each needs by itself
+        assert whole > 0
+        assert backend.memory().on("rpc:0").graph.size == whole, "they are still there"

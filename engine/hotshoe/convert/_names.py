@@ -288,7 +288,8 @@ class NameTable:
         stem = name.rpartition(".")[0]
         parent = stem.rpartition(".")[0]
         known = name in self._present or any(f"{stem}.{kind}" in self._present for kind in _KINDS)
-        return known, len(parent) if any(f"{parent}." in source for source in self._sources) else 0
+        others = (*self._sources, *self._present)
+        return known, len(parent) if any(f"{parent}." in other for other in others) else 0
 
 
 def _parse(source: str) -> _Plain:

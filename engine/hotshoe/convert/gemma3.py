@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Rules, make_layout, plus, read_rope, read_sizes
+from hotshoe.convert._settings import Settings
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe", "describe_gemma3"]
 
+_OTHERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+_DEFAULTS = {"num_attention_heads": 8, "vocab_size": 262_208, "max_position_embeddings": 131_072}
 _PATTERN = 6  # every sixth layer is global: the default of readers
 _NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm", "output_norm")
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint = checkpoint.text(*_OTHERS)
+    # what config.json leaves out for models that also read images
+    checkpoint = replace(checkpoint, config=Settings(_DEFAULTS | checkpoint.config))
     checkpoint.require("use_bidirectional_attention", False, False)
     return describe_gemma3(checkpoint, "gemma3")
 

@@ -34,7 +34,12 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         raise checkpoint.invalid("layer_types", kinds, f"a list of {sizes.n_layers}, each mamba or attention")
     n_experts, shared = checkpoint.count("num_local_experts"), checkpoint.integer("shared_intermediate_size", 1024)
     heads, groups = checkpoint.integer("mamba_n_heads", 128), checkpoint.integer("mamba_n_groups", 1)
-    has_rope = checkpoint.config.get("position_embedding_type") == "rope"
+    # models without recurrent layers have architectures of their own, which always have RoPE
+    has_rope, hybrid = checkpoint.config.get("position_embedding_type") == "rope", not set(kinds) <= {*_ATTENTION}
+    if not hybrid and not has_rope:
+        raise checkpoint.refusal(
+            "no layer is recurrent, and position_embedding_type is not 'rope'; a GGUF file can only express RoPE then"
+        )
     keys = sizes.keys(heads=False) | rope.keys() | scale_keys(checkpoint)
     keys |= (
         expert_keys(checkpoint, "num_local_experts", used=2)
@@ -58,6 +63,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     rules = Rules(
         required=["ssm_conv1d.bias"] if checkpoint.config.get("mamba_conv_bias", True) else [],
         names=EXPERT_NAMES | SHARED_NAMES if n_experts else _DENSE_NAMES,
-        recipes=orders | mamba2_recipes(keys["ssm.inner_size"], groups),
+        recipes=orders | (mamba2_recipes(keys["ssm.inner_size"], groups) if hybrid else {}),
     )
-    return make_layout(checkpoint, "granitehybrid", keys, rules, vocab=sizes.vocab)
+    arch = "granitehybrid" if hybrid else "granitemoe" if n_experts else "granite"
+    return make_layout(checkpoint, arch, keys, rules, vocab=sizes.vocab)

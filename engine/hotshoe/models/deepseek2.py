@@ -25,7 +25,7 @@ from hotshoe.nn import (
 )
 from hotshoe.nn.experts import Gating, read_gating
 from hotshoe.nn.latent import LatentAttention, LatentConfig
-from hotshoe_core.gguf import Metadata
+from hotshoe_core.gguf import GGUFArray, Metadata
 from hotshoe_core.ops import RoPE
 
 _LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"  # a tenth of the checkpoint's mscale_all_dim
@@ -46,7 +46,8 @@ def _magnitude(arch: Metadata, factor: float) -> float:
 
 def _gating(metadata: Metadata, found: SimpleNamespace, _: Any) -> Gating:
     """Files of GLM-5, and the first ones of GLM-4.7-Flash, do not say that their scores are sigmoids."""
-    n_tokens = metadata.arch.get("vocab_size", 0) or len(metadata.get("tokenizer.ggml.tokens", ()))
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    n_tokens = metadata.arch.get("vocab_size", len(tokens) if isinstance(tokens, GGUFArray) else 0)
     is_glm = metadata.architecture == "glm-dsa" or (found.n_layers, n_tokens) == _GLM_FLASH
     return read_gating(metadata, "sigmoid" if is_glm else "softmax")
 

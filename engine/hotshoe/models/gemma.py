@@ -26,6 +26,25 @@ class ScaledDecoder(nn.Decoder):
         return math.sqrt(self.config.dim)
 
 
+class CappedDecoder(ScaledDecoder):
+    """Gemma 2 and later: logits have a cap, ``config.softcap``."""
+
+    @property
+    def final_softcap(self) -> float:
+        cap: float = self.config.softcap
+        return cap
+
+
+class ReadingDecoder(CappedDecoder):
+    """Gemma 3n and 4: the last layers read the keys and values of ``config.source_of(layer)``."""
+
+    def unused_tensors(self) -> dict[str, str]:
+        readers = [i for i in range(self.config.n_layers) if self.config.source_of(i) is not None]
+        why = "the layer reads the keys and values of an earlier one"
+        unused = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
+        return super().unused_tensors() | {f"blk.{i}.{name}": why for i in readers for name in unused}
+
+
 class Model(ScaledDecoder):
     config: TextConfig
     blocks: list[Block] = layers("blk")

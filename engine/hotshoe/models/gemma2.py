@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models.gemma import MLP, ScaledDecoder
+from hotshoe.models.gemma import MLP, CappedDecoder
 from hotshoe.nn import LayerPattern, TextConfig, key, layers, pattern_key, submodule
 
 _LAYERS_27B = 46  # only the 27B scales scores by (dim / n_heads) ** -0.5; files do not say so
@@ -41,13 +41,9 @@ class Block(nn.SandwichBlock):
     mlp: MLP = submodule()
 
 
-class Model(ScaledDecoder):
+class Model(CappedDecoder):
     config: Config
     blocks: list[Block] = layers("blk")
-
-    @property
-    def final_softcap(self) -> float:
-        return self.config.softcap
 
 
 family = Family(Model)

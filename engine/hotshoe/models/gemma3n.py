@@ -15,20 +15,7 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
 from hotshoe.models import gemma
-from hotshoe.nn import (
-    LayerPattern,
-    Linear,
-    Module,
-    RMSNorm,
-    TextConfig,
-    UnweightedRMSNorm,
-    key,
-    layers,
-    pattern_key,
-    rope_key,
-    submodule,
-    tensor,
-)
+from hotshoe.nn import LayerPattern, Linear, Module, RMSNorm, key, layers, pattern_key, rope_key, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.mlp import gated
 from hotshoe.nn.per_layer import PerLayerEmbeddings, PerLayerInput
@@ -40,7 +27,7 @@ _HALF = math.sqrt(0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(TextConfig):
+class Config(nn.TextConfig):
     window: int = key("attention.sliding_window", minimum=1)
     rope: RoPE = rope_key(base=1e6)
     pattern: LayerPattern = pattern_key(5, base=10000.0, unscaled=True)
@@ -58,7 +45,7 @@ class Config(TextConfig):
 
 
 class Attention(nn.NormedAttention):
-    v_norm: UnweightedRMSNorm = submodule()
+    v_norm: nn.UnweightedRMSNorm = submodule()
     scale = 1.0
 
 
@@ -132,16 +119,12 @@ class Block(nn.SandwichBlock):
         return ops.concat(corrected[:, :1], corrected[:, 1:] + extra[:, None], axis=1)
 
 
-class Model(gemma.ScaledDecoder):
+class Model(gemma.ReadingDecoder):
     config: Config
     per_layer: PerLayerEmbeddings = submodule()
     expand: Tensor = tensor("altup_proj.weight", use="matmul", shape=lambda c, i: (c.n_streams - 1, c.dim, c.dim))
     blocks: list[Block] = layers("blk")
     merge: Tensor = tensor("altup_unembd_proj.weight", use="matmul", shape=lambda c, i: (c.n_streams - 1, c.dim, c.dim))
-
-    @property
-    def final_softcap(self) -> float:
-        return self.config.softcap
 
     def run(self, x: Tensor, batch: Batch, views: list[Any]) -> Tensor:
         vectors = self.per_layer(x, batch)

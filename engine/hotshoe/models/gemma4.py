@@ -14,20 +14,8 @@ from typing import Any
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
-from hotshoe.models.gemma import MLP, ScaledDecoder
-from hotshoe.nn import (
-    ExpertConfig,
-    LayerPattern,
-    Linear,
-    Module,
-    RMSNorm,
-    UnweightedRMSNorm,
-    key,
-    layers,
-    pattern_key,
-    submodule,
-    tensor,
-)
+from hotshoe.models.gemma import MLP, ReadingDecoder
+from hotshoe.nn import ExpertConfig, LayerPattern, Linear, Module, RMSNorm, key, layers, pattern_key, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.per_layer import PerLayerEmbeddings, PerLayerInput
 from hotshoe_core import Tensor, ops
@@ -76,7 +64,7 @@ class _Heads(nn.Attention):
 
 class Attention(_Heads):
     k_norm: RMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.head_dims[i],))
-    v_norm: UnweightedRMSNorm = submodule()
+    v_norm: nn.UnweightedRMSNorm = submodule()
     k_and_v: Linear | None = submodule(
         "attn_k", instead_of=("k", "v"), shape=lambda c, i: (c.n_kv_heads[i] * c.head_dims[i], c.dim)
     )
@@ -133,9 +121,7 @@ class Block(nn.SandwichBlock):
     mlp_norm: RMSNorm | None = submodule("ffn_norm", when=lambda c, i: not c.n_experts, shape=lambda c, i: (c.dim,))
     mlp: MLP | DenseAndExperts = submodule(choose=lambda c, i: DenseAndExperts if c.n_experts else MLP)
     extra: PerLayerInput | None = submodule(when=lambda c, i: c.per_layer_dim > 0)
-    factor: Tensor | None = tensor(
-        "layer_output_scale.weight", use="mul", optional=True, shape=lambda c, i: (1,)
-    )  # fmt: skip
+    factor: Tensor | None = tensor("layer_output_scale.weight", use="mul", optional=True, shape=lambda c, i: (1,))
 
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView, vector: Tensor | None = None) -> Tensor:
         x = super().__call__(x, batch, view)
@@ -144,14 +130,10 @@ class Block(nn.SandwichBlock):
         return x if self.factor is None else x * self.factor
 
 
-class Model(ScaledDecoder):
+class Model(ReadingDecoder):
     config: Config
     per_layer: PerLayerEmbeddings | None = submodule(when=lambda c, i: c.per_layer_dim > 0)
     blocks: list[Block] = layers("blk")
-
-    @property
-    def final_softcap(self) -> float:
-        return self.config.softcap
 
     def run(self, x: Tensor, batch: Batch, views: list[Any]) -> Tensor:
         if self.per_layer is None:
@@ -160,13 +142,6 @@ class Model(ScaledDecoder):
         for i, (block, view) in enumerate(zip(self.blocks, views, strict=True)):
             x = block(x, batch, view, vectors[..., i, :])
         return x
-
-    def unused_tensors(self) -> dict[str, str]:
-        cfg = self.config
-        unused = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
-        readers = [i for i in range(cfg.n_layers) if cfg.source_of(i) is not None]
-        why = "the layer reads the keys and values of an earlier one"
-        return super().unused_tensors() | {f"blk.{i}.{name}": why for i in readers for name in unused}
 
 
 family = Family(Model)

@@ -34,6 +34,11 @@ class ScaledBlock(nn.TransformerBlock):
 
 
 class ScaledDecoder(nn.Decoder):
+    def unused_keys(self) -> dict[str, str]:
+        names = [f"ssm.{name}" for name in ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")]
+        why = "files of Granite 4 without recurrent layers, or without experts, have their sizes nevertheless"
+        return super().unused_keys() | dict.fromkeys([*names, "expert_shared_feed_forward_length"], why)
+
     @property
     def embedding_scale(self) -> float:
         return self.config.embedding_scale or 1.0

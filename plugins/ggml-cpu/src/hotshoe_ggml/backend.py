@@ -182,12 +182,12 @@ class GgmlBackend(Backend):
                 amounts[tensor.layer] = Memory(amounts.get(tensor.layer, Memory()).size + stored.nbytes, status)
             shared = self.scheduler.sizes() if self.scheduler is not None and self.params.allocate else None
             for device in report.devices:
-                sizes = [e.memory().get(device.device, Memory()).size for e in self._executables]
                 if shared is not None:
-                    sizes = [shared.get(device.device, 0)]
-                elif self.scheduler is not None:
-                    sizes = [max(sizes, default=0)]
-                device.graph = Memory(sum(sizes), status)
+                    size = shared.get(device.device, 0)
+                else:
+                    sizes = [e.memory().get(device.device, Memory()).size for e in self._executables]
+                    size = sum(sizes) if self.scheduler is None else max(sizes, default=0)
+                device.graph = Memory(size, status)
             return report
 
     def memory_free(self) -> dict[str, int]:

@@ -24,15 +24,16 @@ def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> 
     """
     nodes = [lib().ggml_graph_node(cgraph, i) for i in range(lib().ggml_graph_n_nodes(cgraph))]
     state_units = [_units_of_state(node, units) for node in nodes]
-    for node, owners in zip(nodes, state_units):
-        if not any(unit.supports(node) for unit in owners or units):
-            raise _unsupported(node, owners or units, in_place=bool(owners))
     if len(units) == 1:
+        for node in nodes:
+            _first(node, units, units, in_place=False)
         return []
     places = {address_of(node): unit for node, unit in zip(nodes, wanted)}
     wanted = [*wanted, *(_unit_of(node.src[0], places, units) for node in nodes[len(wanted) :])]
     chosen = [
-        _first(node, [unit, units[-1]] if not owners else sorted(owners, key=lambda candidate: candidate is not unit))
+        _first(node, _with_first(unit, owners), owners, in_place=True)
+        if owners
+        else _first(node, [unit, units[-1]], units, in_place=False)
         for node, unit, owners in zip(nodes, wanted, state_units)
     ]
     moved = {
@@ -83,9 +84,21 @@ def _unit_of(tensor: Any, places: Mapping[int, Unit], units: Sequence[Unit]) -> 
     return units[-1]
 
 
-def _first(node: Any, units: Sequence[Unit]) -> Unit:
-    """The first unit that can run the node; otherwise the last one: then ggml's scheduler finds another."""
-    return next((unit for unit in units if unit.supports(node)), units[-1])
+def _with_first(unit: Unit, units: Sequence[Unit]) -> Sequence[Unit]:
+    return sorted(units, key=lambda candidate: candidate is not unit)
+
+
+def _first(node: Any, order: Sequence[Unit], units: Sequence[Unit], *, in_place: bool) -> Unit:
+    """The first unit in ``order`` that runs the node; else its last one: then ggml's scheduler finds one in ``units``.
+
+    Raises UnsupportedOpError if none of ``units`` runs it.
+    """
+    for unit in order:
+        if unit.supports(node):
+            return unit
+    if not any(unit.supports(node) for unit in units):
+        raise _unsupported(node, units, in_place=in_place)
+    return order[-1]
 
 
 def address_of(pointer: Any) -> int:

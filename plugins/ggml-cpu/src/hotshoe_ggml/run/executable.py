@@ -206,11 +206,10 @@ class GgmlExecutable(Executable):
         if self._dry:
             self._sizes = {name: Memory(size) for name, size in self._scheduler.measure(graph).items()}
             return
-        sizes: Mapping[str, int] = self._scheduler.measure(graph) if self._shares else {}
         self._scheduler.allocate(graph)
         require_memory(sum(unit.work_size(self._cgraph) for unit in units))
-        sizes = sizes or self._scheduler.sizes()
-        self._sizes = {name: Memory(size, AllocationStatus.ALLOCATED) for name, size in sizes.items()}
+        if not self._shares:
+            self._sizes = _allocated(self._scheduler.sizes())
 
     def _save_outputs(self) -> None:
         """Copy the outputs to the host, because another executable takes the memory."""
@@ -308,7 +307,10 @@ class GgmlExecutable(Executable):
             self._released = tensor
 
     def memory(self) -> Mapping[str, Memory]:
-        return dict(self._sizes)
+        with self._backend.lock:
+            if not self._sizes and self._scheduled is not None and not self._closed:  # what it would need by itself
+                self._sizes = _allocated(self._scheduler.measure_apart(self._scheduled))
+            return dict(self._sizes)
 
     def placements(self) -> Sequence[NodePlacement]:
         with self._backend.lock:
@@ -356,6 +358,10 @@ class GgmlExecutable(Executable):
             self._layouts.clear()
             self._keep_alive.clear()
             self._backend.forget(self)
+
+
+def _allocated(sizes: Mapping[str, int]) -> dict[str, Memory]:
+    return {name: Memory(size, AllocationStatus.ALLOCATED) for name, size in sizes.items()}
 
 
 def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:

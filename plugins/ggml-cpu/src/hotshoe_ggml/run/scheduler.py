@@ -79,11 +79,22 @@ class Scheduler:
         self._displace()
         self._make_room(graph)
         sizes = ffi.new("size_t[]", len(self._units))
+        graph.restore()
         lib().ggml_backend_sched_reserve_size(self.native, graph.cgraph, sizes)
         graph.restore()
         types = [unit.buffer_type for unit in self._units]
         # units with one buffer type share a buffer: it counts for the first of them
         return {u.name: 0 if t in types[:i] else int(sizes[i]) for i, (u, t) in enumerate(zip(self._units, types))}
+
+    def measure_apart(self, graph: ScheduledGraph) -> dict[str, int]:
+        """As ``measure``, but the buffers stay: measuring frees those that would be too small."""
+        if self.current is graph:
+            self._displace()
+        other = Scheduler(self._units)
+        try:
+            return other.measure(graph)
+        finally:
+            other.free()
 
     def sizes(self) -> Mapping[str, int]:
         """Bytes of the buffers by unit."""
