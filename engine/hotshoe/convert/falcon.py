@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["describe"]
 
 _CONTEXT = 2048  # config.json does not say
-_NAMES = {
+_NAMES: dict[str, str | tuple[str, ...]] = {
     "layers.self_attention.query_key_value": "attn_qkv",
     "layers.self_attention.dense": "attn_output",
     "layers.mlp.dense_h_to_4h": "ffn_up",
