@@ -54,7 +54,9 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         return np.concatenate([part.reshape(-1, dim) for part in (groups[:, :-2], groups[:, -2], groups[:, -1])])
 
     two = any(".ln_mlp." in name for name in checkpoint.tensors)
-    norms = {"layers.ln_attn": "attn_norm_2", "layers.ln_mlp": "attn_norm"} if two else {}
+    norms: dict[str, str | tuple[str, ...]] = (
+        {"layers.ln_attn": "attn_norm_2", "layers.ln_mlp": "attn_norm"} if two else {}
+    )
     biased = ["attn_norm", "output_norm", *(["attn_norm_2"] if two else [])]
     rules = Rules(
         names=_NAMES | norms,
