@@ -21,6 +21,7 @@ __all__ = ["DIALECTS", "Dialect", "Translation", "translate"]
 T = TypeVar("T")
 Value = Any | Callable[[GGUFFile], Any]
 """A value of a key, or a function that gives it; None leaves the key as it is."""
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 _CUT = ("tokens", "scores", "token_type")
 
 
@@ -45,6 +46,8 @@ class Dialect:
     """The values of keys that are wrong in such files, or mean something else."""
     dropped: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Keys that say nothing beyond the others if they have one of these values; () for any value."""
+    rows: Mapping[str, str] = field(default_factory=dict)
+    """Tensors with too many rows: they have as many as another tensor has."""
     tensors: Mapping[str, str] = field(default_factory=dict)
     """Other names of tensors: regular expressions, and what replaces them."""
 
@@ -114,6 +117,9 @@ def _translate(file: GGUFFile, dialect: Dialect) -> Translation:
         for pattern, new in dialect.tensors.items():
             other = re.sub(pattern, new, other)
         name = name if other in file.tensors else other
+        n = next(iter(file.tensors[dialect.rows[name]].shape), 0) if dialect.rows.get(name) in file.tensors else 0
+        if 0 < n < (*info.shape, 0)[0]:
+            info = info._replace(shape=(n, *info.shape[1:]), nbytes=info.nbytes // info.shape[0] * n)
         tensors[name] = info._replace(name=name)
     n_tensors = len(tensors.keys() - file.tensors.keys())
     changed = file.changed(metadata.changed(renamed, values), tensors)
@@ -211,6 +217,25 @@ def _rotated(file: GGUFFile) -> int | None:
     return None if n is None else int(n * (1.0 if part is None or not 0 < part <= 1 else part))
 
 
+_EACH_LAYER = "per_layer_token_embd.weight"
+
+
+def _too_long(file: GGUFFile) -> bool:
+    """Whether the vocabulary has tokens of pictures and sound, which have no row in the embedding of each layer."""
+    tokens, info = file.metadata.get("tokenizer.ggml.tokens"), file.tensors.get(_EACH_LAYER)
+    return isinstance(tokens, GGUFArray) and info is not None and len(tokens) > (*info.shape, len(tokens))[0]
+
+
+def _token_types(file: GGUFFile) -> list[int] | None:
+    """The types of tokens, with those of bytes (6), and unused ones that are normal (1)."""
+    tokens, types = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
+    if tokens.type.code or not isinstance(types, GGUFArray) or not types.type.code or len(types) != len(tokens):
+        return None
+    known = (6 if _BYTE.fullmatch(token) else 1 if token.startswith("<unused") else 0 for token in tokens)
+    found = [new or old for new, old in zip(known, types, strict=True)]
+    return found[: file.tensors[_EACH_LAYER].shape[0]]
+
+
 def _mla_key_length(file: GGUFFile) -> int | None:
     rank, rotated = (_key(file, key, int) for key in ("attention.kv_lora_rank", "rope.dimension_count"))
     return None if rank is None or rotated is None else rank + rotated
@@ -278,6 +303,15 @@ DIALECTS: tuple[Dialect, ...] = (
         tensors={r"^dense\.0\.": "dense_2.", r"^dense\.1\.": "dense_3.", r"^norm\.": "output_norm."},
     ),
     Dialect(arch="bert", values={"tokenizer.ggml.precompiled_charsmap": _charsmap}),
+    Dialect(
+        arch="gemma3n",
+        values=_vocabulary(_EACH_LAYER)
+        | {
+            "tokenizer.ggml.model": lambda f: "llama" if _too_long(f) else None,
+            "tokenizer.ggml.token_type": lambda f: _token_types(f) if _too_long(f) else None,
+        },
+        rows={"token_embd.weight": _EACH_LAYER},
+    ),
     Dialect(
         arch="gemma4",
         values={

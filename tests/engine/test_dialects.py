@@ -18,6 +18,7 @@ import pytest
 import hotshoe
 from hotshoe.cli import main
 from hotshoe.dialects import DIALECTS, translate
+from hotshoe.load_request import open_file
 from hotshoe.loading import task_of
 from hotshoe.runner.text import TextModel
 from hotshoe.tasks import Task
@@ -234,7 +235,7 @@ def results(path: Path) -> np.ndarray[Any, Any]:
         return model.logits(IDS) if isinstance(model, TextModel) else model._compute([IDS])
 
 
-OTHERS = {"bert", "llama"}  # their dialects change the vocabulary only: see below
+OTHERS = {"bert", "gemma3n", "llama"}  # their dialects change the vocabulary: see below
 
 
 def test_every_dialect_is_tested() -> None:
@@ -282,6 +283,26 @@ def test_tokens_of_pictures_without_a_row_in_the_embedding(data: Path, tmp_path:
     path = rewrite(plain, tmp_path / "x.gguf", keys)
     assert hotshoe.load_tokenizer(path).vocab_size == rows
     assert np.array_equal(results(path), results(plain))
+
+
+def test_gemma3n_with_rows_for_pictures_in_one_embedding(tmp_path: Path) -> None:
+    plain = Made("gemma3n", ROWS["gemma3n"], tmp_path).file()
+    with GGUFFile(plain) as file:
+        n = file.tensors["per_layer_token_embd.weight"].shape[0]
+        old = {name: list(file.metadata[f"tokenizer.ggml.{name}"])[:n] for name in ("tokens", "token_type")}
+    tokens = [*old["tokens"][:-2], "<0x41>", "<unused7>", "<image>", "<audio>"]
+    keys = {"tokens": tokens, "token_type": [*old["token_type"], 3, 3], "scores": [-float(i) for i in range(n + 2)]}
+
+    def widen(tensors: dict[str, Stored]) -> None:
+        value, kind = tensors["token_embd.weight"]
+        tensors["token_embd.weight"] = (np.concatenate([value[:n], np.ones((2, value.shape[1]), np.float32)]), kind)
+
+    path = rewrite(plain, tmp_path / "x.gguf", {f"tokenizer.ggml.{k}": v for k, v in keys.items()}, edit=widen)
+    with open_file(path) as file:
+        assert file.metadata["tokenizer.ggml.model"] == "llama"
+        assert file.metadata["tokenizer.ggml.tokens"] == tokens[:n]
+        assert file.metadata["tokenizer.ggml.token_type"] == [*old["token_type"][:-2], 6, 1]
+    assert np.array_equal(results(path), results(plain)[:, :n])
 
 
 def test_a_character_map_in_base64(data: Path, tmp_path: Path) -> None:

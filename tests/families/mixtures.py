@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.families.dense import MINISTRAL, YARN
+from tests.families.dense import LLAMA3, MINISTRAL, YARN
 from tests.families.hybrids import RECURRENT
 from tests.families.row import Row
 from tests.support.tiny_bert import edit_json
@@ -36,6 +36,13 @@ _GLM: dict[str, Any] = _FEW | {
     "n_routed_experts": 4,
     "attention_bias": True,
     "num_nextn_predict_layers": 0,
+}
+_LLAMA4: dict[str, Any] = {
+    "head_dim": 24,
+    "num_hidden_layers": 6,
+    "intermediate_size_mlp": 80,
+    "num_local_experts": 4,
+    "rope_parameters": LLAMA3,
 }
 _LAGUNA: dict[str, Any] = _FEW | {
     "head_dim": 32,
@@ -284,5 +291,27 @@ ROWS: dict[str, Row] = {
     ),
     "qwen2moe": Row(
         "Qwen2MoeForCausalLM", "qwen2moe", _FEW | {"num_experts": 4, "shared_expert_intermediate_size": 48}, n_tokens=32
+    ),
+    "llama4": Row(
+        "Llama4ForCausalLM",
+        "llama4",
+        _LLAMA4 | {"num_experts_per_tok": 1, "interleave_moe_layer_step": 2},
+        n_tokens=32,
+        no_shift="attends within chunks",
+        excused={"window": "readers take 8192, whatever a file says; llama4-chunks has a short one"},
+    ),
+    "llama4-chunks": Row(
+        "Llama4ForCausalLM",
+        "llama4",
+        _LLAMA4 | {"num_experts_per_tok": 2, "attention_chunk_size": 8, "floor_scale": 6, "attn_scale": 0.3},
+        n_tokens=32,
+        no_shift="attends within chunks",
+        # llama.cpp has these numbers in its code
+        keys={
+            "llama4.attention.chunk_size": 8,
+            "llama4.attention.temperature_length": 6,
+            "llama4.attention.temperature_scale": float(np.float32(0.3)),
+        },
+        llamacpp="its chunks and its temperature are those of the published models",
     ),
 }

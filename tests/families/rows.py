@@ -12,5 +12,5 @@ TEXT: dict[str, Row] = (
 )
 ENCODERS: dict[str, Row] = encoders.ROWS
 ROWS: dict[str, Row] = TEXT | ENCODERS
-OTHERS = {"rwkv7": "tests/engine/test_rwkv7.py"}
+OTHERS = {"qwen": "tests/engine/test_models_like.py", "rwkv7": "tests/engine/test_rwkv7.py"}
 """The tests of architectures for which transformers has no model."""

@@ -77,4 +77,21 @@ ROWS: dict[str, Row] = {
         excused={"kv heads": "Phi has as many key heads as query heads"},
         llamacpp_bound=6e-4,  # GELU
     ),
+    "stablelm": Row("StableLmForCausalLM", "stablelm", {"partial_rotary_factor": 0.5, "use_qkv_bias": True}),
+    "stablelm-parallel": Row("StableLmForCausalLM", "stablelm", {"use_parallel_residual": True}),
+    "falcon": Row(
+        "FalconForCausalLM",
+        "falcon",
+        {"num_key_value_heads": ..., "intermediate_size": ..., "max_position_embeddings": ..., "num_kv_heads": 1},
+        llamacpp_bound=1e-3,  # GELU
+        excused={"head_dim": "the config has none"},
+    ),
+    "falcon-two-norms": Row(
+        "FalconForCausalLM",
+        "falcon",
+        {"num_key_value_heads": ..., "intermediate_size": ..., "max_position_embeddings": ..., "num_kv_heads": 2}
+        | {"new_decoder_architecture": True},
+        llamacpp_bound=1e-3,  # GELU
+        excused={"head_dim": "the config has none"},
+    ),
 }

@@ -1,0 +1,66 @@
+"""Convert Falcon 1 and 2 as transformers has them, except Falcon-RW, which has ALiBi."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe.convert import Array, Recipe, Rules, make_layout, read_rope
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+
+__all__ = ["describe"]
+
+_CONTEXT = 2048  # config.json does not say
+_NAMES: dict[str, str | tuple[str, ...]] = {
+    "layers.self_attention.query_key_value": "attn_qkv",
+    "layers.self_attention.dense": "attn_output",
+    "layers.mlp.dense_h_to_4h": "ffn_up",
+    "layers.mlp.dense_4h_to_h": "ffn_down",
+    "word_embeddings": "token_embd",
+    "ln_f": "output_norm",
+}
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    for name, value in {"activation": "gelu", "alibi": False, "bias": False, "parallel_attn": True}.items():
+        checkpoint.require(name, value, value)
+    groups = checkpoint.config.get("new_decoder_architecture") is True
+    if not groups:
+        checkpoint.require("multi_query", True, True)
+    dim, n_heads = checkpoint.integer("hidden_size"), checkpoint.integer("num_attention_heads")
+    n_kv = checkpoint.integer("num_kv_heads", n_heads) if groups else 1
+    checkpoint.require("ffn_hidden_size", 4 * dim, 4 * dim)
+    rope = read_rope(checkpoint)
+    keys: dict[str, Any] = {
+        "context_length": _CONTEXT,
+        "tensor_data_layout": "jploski",
+        "embedding_length": dim,
+        "feed_forward_length": 4 * dim,
+        "block_count": checkpoint.layers(),
+        "attention.head_count": n_heads,
+        "attention.head_count_kv": n_kv,
+        "attention.layer_norm_epsilon": checkpoint.number("layer_norm_epsilon", 1e-5),
+    }
+    if rope.theta != 10_000.0:
+        keys |= rope.keys()
+
+    def grouped(w: Array) -> Array:
+        """Queries, keys and values one after another, from groups that each end with a key and a value."""
+        groups = w.reshape(n_kv, n_heads // n_kv + 2, dim // n_heads, dim)
+        return np.concatenate([part.reshape(-1, dim) for part in (groups[:, :-2], groups[:, -2], groups[:, -1])])
+
+    two = any(".ln_mlp." in name for name in checkpoint.tensors)
+    norms: dict[str, str | tuple[str, ...]] = (
+        {"layers.ln_attn": "attn_norm_2", "layers.ln_mlp": "attn_norm"} if two else {}
+    )
+    biased = ["attn_norm", "output_norm", *(["attn_norm_2"] if two else [])]
+    rules = Rules(
+        names=_NAMES | norms,
+        required=[*(f"{name}.bias" for name in biased), *(["attn_norm_2.weight"] if two else [])],
+        recipes={"attn_qkv.weight": Recipe(grouped, by_rows=True)},
+    )
+    return make_layout(checkpoint, "falcon", keys, rules, vocab=checkpoint.integer("vocab_size"), tied=True)

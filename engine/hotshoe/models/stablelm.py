@@ -1,0 +1,36 @@
+"""StableLM 3B and 2 (Bellagente et al. 2024, arXiv:2402.17834): Llama with LayerNorms, and RoPE on a part of a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.nn import GatedMLP, LayerNorm, TextConfig, key, layers, submodule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TextConfig):
+    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
+    parallel: bool = key("use_parallel_residual", default=False)
+
+
+class Block(nn.TransformerBlock):
+    attention_norm: LayerNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
+    attention: nn.Attention = submodule()
+    mlp_norm: LayerNorm | None = submodule("ffn_norm", shape=lambda c, i: (c.dim,))
+    mlp: GatedMLP = submodule()
+
+
+class ParallelBlock(Block):
+    mlp_norm = None
+    parallel = True
+
+
+class Model(nn.Decoder):
+    config: Config
+    blocks: list[Block | ParallelBlock] = layers("blk", choose=lambda c, i: ParallelBlock if c.parallel else Block)
+    norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
+
+
+family = Family(Model)
