@@ -102,7 +102,7 @@ def test_what_cannot_be_planned(args: list[str], words: str, capsys: pytest.Capt
 
 @pytest.mark.usefixtures("here")
 def test_a_plan_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "model.gguf", "--ctx", "256", "--simulate", "gpu0=8MiB,cpu=1GiB"]) == 0
+    assert main(["plan", "model.gguf", "--ctx", "256", "--simulate", "gpu0=12MiB,cpu=1GiB"]) == 0
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["model.gguf:", "llama,", "4", "layers,", "context", "256,", "cache", "f16"]
