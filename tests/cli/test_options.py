@@ -114,7 +114,6 @@ def test_the_table_holds_our_options_and_other_names() -> None:
         (("run", "m.gguf", "--json-schema", "{}", "--grammar", "g"), "not allowed with"),
         (("plan", "m.gguf", "x"), "unexpected argument 'x'"),
         (("rnu", "m.gguf"), "unknown command 'rnu'\n  hint: did you mean 'run'?"),
-        (("serve",), "unknown command 'serve'\n  hint: hotshoe has no server yet"),
         (("show", "m.gguf"), "hint: did you mean 'inspect'?"),
         (("run", "m.gguf", "-ngl", "many"), "-ngl/--gpu-layers: 'many'; expected a number, all or auto"),
         (("bench", "m.gguf", "-p", "1,x"), "'1,x'; expected numbers of 0 or more"),

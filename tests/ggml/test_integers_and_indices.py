@@ -182,7 +182,8 @@ def test_ggml_does_not_rotate_odd_heads() -> None:
 def test_nodes_that_ggml_lacks() -> None:
     x = Tensor("input", (), {}, (3, 2), DType.F32, name="x")
     i = Tensor("input", (), {}, (3, 2), I32, name="i")
-    for node, elsewhere in ((x + x, True), (i + i, False), (x < 1, False), (x.round(), False), (x.clamp(0), True)):
+    rest = ((x < 1, True), (i < 1, False), (x <= 1, False), (x.round(), False), (x.clamp(0), True))
+    for node, elsewhere in ((x + x, True), (i + i, False), *rest):
         assert can_lower(node)
         assert ggml_lacks(node) is not elsewhere
 

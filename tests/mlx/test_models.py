@@ -51,7 +51,8 @@ def test_nothing_is_traced_again_at_the_second_token() -> None:
         backend = model.backend
         assert isinstance(backend, EagerBackend)
         counters = backend.counters
-        assert counters.traced == counters.compiled < 8  # the prompt, then tokens at a few cache lengths
+        # the prompt, then tokens at a few cache lengths; the largest graph is compiled at load, and not run
+        assert counters.traced == counters.compiled - 1 < 8
 
 
 def test_minilm_gives_transformers_vectors(minilm_gguf: Callable[[str], Path], minilm_reference: Reference) -> None:

@@ -82,7 +82,6 @@ COMMAND_HINTS = {
     "cli": "did you mean 'run' or 'chat'?",
     "perplexity": "in Python: model.score(text).perplexity",
     "pull": "hotshoe loads files of this machine: download a GGUF file first (hf download REPO FILE.gguf)",
-    "serve": "hotshoe has no server yet; hotshoe run and hotshoe chat answer in the terminal",
     "list": "hotshoe keeps no list of models: every command takes the path of a file",
     "ps": "hotshoe keeps no models loaded: each command loads its own",
 }
