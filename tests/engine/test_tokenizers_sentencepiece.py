@@ -218,5 +218,7 @@ def test_inconsistent_metadata_is_a_tokenizer_error(make: Any, changes: dict[str
 
 
 def test_kinds_that_hotshoe_does_not_know() -> None:
-    with pytest.raises(TokenizerError, match=r"model is 'plamo2'; hotshoe has tokenizers for: bert, gemma4, gpt2, llama"):
+    with pytest.raises(
+        TokenizerError, match=r"model is 'plamo2'; hotshoe has tokenizers for: bert, gemma4, gpt2, llama"
+    ):
         load_tokenizer(keys(model="plamo2", tokens=["a"]))
