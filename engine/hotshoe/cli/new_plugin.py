@@ -73,7 +73,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     """Add the command ``new-plugin``."""
     parser = commands.add_parser(
         "new-plugin",
-        usage="%(prog)s NAME --backend|--family|--encoder|… [options]",
+        usage="%(prog)s NAME --backend|--family|--encoder|--libraries …",
         help="write a package for a backend, a model family or libraries",
         description="Write a package that can be installed, is found by hotshoe and passes its own tests, with marks "
         "where your code goes.",
