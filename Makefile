@@ -23,7 +23,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) +
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test vulkan fuzz sanitize lint format bench gpu docs wheels clean
+.PHONY: help demo test vulkan fuzz sanitize lint format bench gpu gpu-wheels docs wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -81,14 +81,15 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 gpu: ## learn all about a GPU in nine minutes, offline (ARGS="--device cuda:0 --llama-python python3")
 	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
-# What a machine without a network needs for that: unpack with pip install --no-index --find-links build/gpu-wheels.
+# All that a machine without a network needs for that, with what these packages depend on. Install there with
+# pip install --no-index --find-links build/gpu-wheels 'hotshoe[cuda]' llama-cpp-python
 # The CUDA plugin is built for one architecture. Two cores need more than an hour, sixteen some minutes.
 GPU_ARCHITECTURES ?= 90-real
-gpu-wheels: $(VENV)/.wheels
+gpu-wheels: $(VENV)/.wheels ## build the wheels with which a GPU machine without a network runs `make gpu`
 	@echo "Building wheels for a GPU machine into build/gpu-wheels (with the CUDA plugin: more than an hour) ..."
-	@HOTSHOE_CUDA_ARCHITECTURES='$(GPU_ARCHITECTURES)' nice -n 19 $(PIP) wheel --no-deps -w build/gpu-wheels \
+	@HOTSHOE_CUDA_ARCHITECTURES='$(GPU_ARCHITECTURES)' nice -n 19 $(PIP) wheel -w build/gpu-wheels \
 		./core . ./plugins/ggml-cpu ./plugins/ggml-cuda
-	@CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON" nice -n 19 $(PIP) wheel --no-deps \
+	@CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON" nice -n 19 $(PIP) wheel \
 		-w build/gpu-wheels "$$($(BIN)/python -c 'import sys; sys.path.insert(0, "benchmarks"); import gpu; print(gpu.PEER)')"
 	@du -sh build/gpu-wheels
 

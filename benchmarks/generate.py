@@ -9,8 +9,8 @@
 Without --file, the program makes files of random weights (benchmarks/synthetic.py), and keeps them in --folder if it
 is given. --llama-python names an interpreter that has llama-cpp-python, built natively (CMAKE_ARGS=-DGGML_NATIVE=ON).
 --ik-bench names ik_llama.cpp's llama-bench, with llama-batched-bench next to it for several sequences. Without these
-two, only hotshoe is measured. --device is hotshoe's; on another device than the CPU, --llama-library names the library
-with which llama.cpp opens the same one, such as the plugin's libggml-cuda.so. Each engine in each setting has a process
+two, only hotshoe is measured. --device is hotshoe's; llama.cpp opens the same one with --llama-library, which is the
+plugin's file, such as libggml-cuda.so, if nothing else is said. Each engine in each setting has a process
 of its own. They take turns, so that a slow moment of the machine affects all of them, after one or two turns to warm
 up.
 
@@ -150,14 +150,29 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="hotshoe's device, such as cuda:0")
     parser.add_argument("--fresh", type=_counts, default=[], help="lengths of prompts that a new process reads first")
     parser.add_argument("--llama-python", metavar="PYTHON")
-    parser.add_argument("--llama-library", metavar="FILE", help="the device's library, for llama.cpp")
+    parser.add_argument(
+        "--llama-library", metavar="FILE", help="the device's library, for llama.cpp; default: the plugin's"
+    )
     parser.add_argument("--ik-bench", metavar="PATH")
     parser.add_argument("--json", action="store_true", help="for machines; the table goes to stderr")
     args = parser.parse_args()
+    if args.device == "cpu" and args.llama_library:
+        parser.error("--llama-library is for another device than the CPU: --device")
+    if args.device != "cpu" and args.ik_bench:
+        parser.error("--ik-bench is for the CPU only")
+    if args.device != "cpu" and args.llama_python:
+        args.llama_library = args.llama_library or library(args.device)
     for path in filter(None, (args.file, args.ik_bench, args.llama_library)):
         if not Path(path).is_file():
             parser.error(f"{path}: no such file")
     return args
+
+
+def library(device: str) -> str:
+    """The file of the plugin that has the device."""
+    import hotshoe
+
+    return str(hotshoe.load_all(device=device).select(device)[0].library)
 
 
 def _count(text: str) -> int:

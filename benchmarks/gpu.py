@@ -110,7 +110,7 @@ def all_steps(args: argparse.Namespace) -> list[Step]:
     """All steps, the most important first: the time may end before the last."""
     this = [sys.executable, str(Path(__file__)), "--device", args.device, "--families", str(args.families)]
     this += ["--out", str(args.out), *(["--rehearse"] if args.rehearse else [])]
-    conform = [sys.executable, "-m", "hotshoe", "conform", args.device, "--isolate", "--json"]
+    conform = [sys.executable, "-m", "hotshoe", "conform", args.device, "--isolate", "30", "--json"]
     if args.rehearse:
         conform += ["-k", "linear"]
     return [
@@ -150,16 +150,10 @@ def speed(
         options["--layers"] = layers
     if args.llama_python:
         options["--llama-python"] = args.llama_python
-        options["--llama-library"] = args.llama_library or library(args.device)
+    if args.llama_library:
+        options["--llama-library"] = args.llama_library
     words = [str(word) for pair in options.items() for word in pair]
     return [sys.executable, str(HERE / "generate.py"), "--json", *words]
-
-
-def library(device: str) -> str:
-    """The file of the plugin that has the device."""
-    import hotshoe
-
-    return str(hotshoe.load_all(device=device).select(device)[0].library)
 
 
 def run(step: Step, seconds: float, out: Path) -> dict[str, Any]:
@@ -177,9 +171,11 @@ def run(step: Step, seconds: float, out: Path) -> dict[str, Any]:
                 status = "finished" if process.returncode in (0, 1) else f"ended with code {process.returncode}"
             except subprocess.TimeoutExpired:
                 status = "took too long"
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                _kill(process)
                 text, _ = process.communicate()
+            except BaseException:  # Ctrl-C: nothing of it may stay on the device
+                _kill(process)
+                raise
     result: dict[str, Any] = {"status": status, "seconds": time.monotonic() - started, "command": step.command}
     try:
         result["result"] = step.read(text)
@@ -188,6 +184,11 @@ def run(step: Step, seconds: float, out: Path) -> dict[str, Any]:
         if status == "finished":
             result["status"] = f"printed no result: see {log}"
     return result
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def table(results: dict[str, Any]) -> Iterator[str]:
@@ -206,7 +207,7 @@ def table(results: dict[str, Any]) -> Iterator[str]:
                     fallbacks = f"  falls back: {', '.join(row['fallbacks'])}" if row["fallbacks"] else ""
                     yield f"{name:10}{file:44}{row['largest']:8.1e}{fallbacks}"
         elif name == "kit":
-            yield f"{name:10}{json.dumps(found.get('counts', found))[:200]}"
+            yield f"{name:10}{found['passed']} passed, {len(found['failed'])} failed ({len(found['aborted'])} aborted)"
         elif name == "profile":
             yield f"{name:10}" + (found.get("skipped") or ", ".join(f"{k} {v}" for k, v in found["summary"].items()))
         else:
@@ -247,9 +248,13 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
         return done.stdout + done.stderr
 
     command = [sys.executable, "-m", "hotshoe"]
-    [device] = hotshoe.load_all(device=args.device).select(args.device)
+    try:
+        [found] = hotshoe.load_all(device=args.device).select(args.device)
+        device = f"{found.name}: {found.description}"
+    except hotshoe.HotshoeError as error:  # this is when the rest is needed most
+        device = str(error)
     return {
-        "device": f"{device.name}: {device.description}",
+        "device": device,
         "machine": [platform.platform(), platform.python_version(), os.cpu_count()],
         "nvidia-smi": output("nvidia-smi"),
         "devices": output(*command, "devices", "-v"),
@@ -270,6 +275,7 @@ def families(args: argparse.Namespace) -> dict[str, Any]:
     ids = np.random.default_rng(2).integers(0, 250, 40).tolist()
     found = {}
     for path in sorted(args.families.glob("*.gguf")):
+        print(path.name, file=sys.stderr, flush=True)  # the log then names the file that ends the process
         try:
             with hotshoe.load_model(path, "cpu", n_ctx=64) as model:
                 options = {"kv_dtype": "f32"} if isinstance(model, TextModel) else {}
@@ -279,8 +285,8 @@ def families(args: argparse.Namespace) -> dict[str, Any]:
                 error = np.abs(compute(model, ids) - expected).max() / np.abs(expected).max()
                 fallbacks = [node.node for node in model.placements().fallbacks]
             found[path.name] = {"largest": float(error), "fallbacks": fallbacks}
-        except hotshoe.HotshoeError as error:
-            found[path.name] = {"error": str(error)}
+        except Exception as error:
+            found[path.name] = {"error": f"{type(error).__name__}: {error}"}
     return found
 
 

@@ -71,9 +71,10 @@ def page() -> str:
 
 
 def _summary(arch: str) -> str:
-    """The first line of the docstring of the model's module."""
+    """The first line of the docstring of the model's module; of a table of models, what it says of this one."""
     entry = next(e for e in find_entry_points((MODELS,))[MODELS] if e.name == arch)
-    doc = importlib.import_module(str(entry.module)).__doc__ or ""
+    module = importlib.import_module(str(entry.module))
+    doc = getattr(module, "SUMMARIES", {}).get(arch) or module.__doc__ or ""
     return " ".join(doc.strip().splitlines()[0].split()).replace("|", "\\|")
 
 

@@ -319,7 +319,7 @@ def test_warnings_name_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_simulated_devices_must_include_the_cpu_for_what_is_on_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", VERSE, "--simulate", "gpu0=8GiB", "--gpu-layers", "1"]) == 2
-    assert "  hint: add the CPU to the devices: gpu0,cpu" in capsys.readouterr().err
+    assert "  hint: add the CPU to the devices: cpu, or cpu=32GiB if they are simulated" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [("embed", "m.gguf"), ("rerank", "m.gguf", "query")])

@@ -57,10 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except OSError as error:
         missing = isinstance(error, FileNotFoundError) and error.filename is not None
-        _say(f"error: {f'{error.filename!r} does not exist; check the path' if missing else error}")
+        text = f"{error.filename!r} does not exist; check the path" if missing else error
+        _say(f"{_traceback(error)}error: {text}")
         return 2
     except UnicodeDecodeError as error:
-        _say(f"error: the input is not {error.encoding} text: {error.reason} at byte {error.start}")
+        _say(f"{_traceback(error)}error: the input is not {error.encoding} text: {error.reason} at byte {error.start}")
         return 2
 
 

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend, BackendParams
     from hotshoe_loader import Registry
 
-__all__ = ["Results", "run_here", "run_isolated"]
+__all__ = ["Results", "run_child", "run_here", "run_isolated"]
 
-_LIMIT = 300.0
-"""Seconds that one test may take in a child. A GPU may compile shaders for minutes."""
 _MAX_CHILDREN = 4
 
 
@@ -93,7 +91,7 @@ def _cause(name: str, report: Any) -> str:
     if crash is None:
         return _reason(report)
     if Path(crash.path).name == "kit.py":
-        return (name.partition("[")[2] or name).split()[0]
+        return _op(name)
     line, *_ = _reason(report).splitlines() or [""]
     return f"{crash.path}:{crash.lineno}: {re.sub('[^A-Za-z]+', ' ', line)}"
 
@@ -133,30 +131,38 @@ def _pytest() -> Any:
 # In children
 
 
-def run_isolated(device: str, k: str | None, *, first: bool) -> Results:
+def run_isolated(device: str, k: str | None, *, first: bool, limit: float) -> Results:
     """Run the tests in child processes. A test that ends its process fails as "aborted"; the others go on.
+
+    limit: the seconds that one test may take.
 
     Raises HotshoeError as ``run_here`` does, and if a child ends before its first test.
     """
     _pytest()
     results, stop = Results(), threading.Event()
     n = min(_MAX_CHILDREN, os.cpu_count() or 1)
-    shares = [_Share(device, k, i, n, results, stop, first=first) for i in range(n)]
+    shares = [_Share(device, k, i, n, results, stop, first=first, limit=limit) for i in range(n)]
     try:
         for share in shares:
             share.start()
-        for share in shares:
-            share.join()
+        while not stop.wait(0.1) and any(share.is_alive() for share in shares):
+            pass
     finally:  # also at Ctrl-C
         stop.set()
         for share in shares:
             share.end()
+        for share in shares:
+            share.join()
     for share in shares:
         if share.error is not None:
             raise share.error
     return results
 
 
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.cli._kit import run_child; run_child()"
+"""The program of a child. It does not import from the current folder."""
+_EXIT = "the end of the process"
+"""Stands for a test, if a child ends badly after its last one."""
 _adding = threading.Lock()
 
 
@@ -164,7 +170,16 @@ class _Share(threading.Thread):
     """Every ``n``-th test, run by one child after the other until all are done."""
 
     def __init__(
-        self, device: str, k: str | None, i: int, n: int, results: Results, stop: threading.Event, *, first: bool
+        self,
+        device: str,
+        k: str | None,
+        i: int,
+        n: int,
+        results: Results,
+        stop: threading.Event,
+        *,
+        first: bool,
+        limit: float,
     ) -> None:
         super().__init__(name="hotshoe-conform", daemon=True)
         self.error: HotshoeError | None = None
@@ -172,11 +187,16 @@ class _Share(threading.Thread):
         self._results = results
         self._stopped = stop
         self._first = first
+        self._limit = limit
         self._process: subprocess.Popen[str] | None = None
 
     def run(self) -> None:
-        while not self._stopped.is_set() and self._run_child():
-            pass
+        try:
+            while not self._stopped.is_set() and self._run_child():
+                pass
+        except Exception as error:  # such as a child that cannot be started: its tests must not count as passed
+            self.error = HotshoeError(f"a share of the tests was not run: {error}")
+            self._stopped.set()
 
     def end(self) -> None:
         """End the child, if one runs."""
@@ -187,12 +207,14 @@ class _Share(threading.Thread):
         """Run the tests that are not done. Return whether there are more: then the child ended during a test."""
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
             self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "hotshoe.cli._kit"],
+                [sys.executable, "-I", "-c", _START, json.dumps(sys.path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=printed,
                 text=True,
             )
+            if self._stopped.is_set():
+                self.end()
             running, has_ended, late = None, False, threading.Event()
             assert process.stdin is not None
             assert process.stdout is not None
@@ -203,6 +225,8 @@ class _Share(threading.Thread):
             timer = self._timer(late)
             for line in process.stdout:
                 timer.cancel()
+                if not line.endswith("\n"):
+                    break  # the child died in the middle of it
                 timer = self._timer(late)
                 kind, *values = json.loads(line)
                 if kind == "start":
@@ -213,9 +237,11 @@ class _Share(threading.Thread):
                     self._add(*values)
             timer.cancel()
             process.wait()
-            if has_ended or self._stopped.is_set():
+            if self._stopped.is_set() or (has_ended and process.returncode == 0):
                 return False
-            how = _how(process.returncode) if not late.is_set() else f"took more than {_LIMIT:g} s and was ended"
+            if has_ended:
+                running = _EXIT
+            how = _how(process.returncode) if not late.is_set() else f"took more than {self._limit:g} s and was ended"
             printed.seek(0)
             last = [line.strip() for line in printed.read().splitlines() if line.strip()][-1:]
             reason = f"its process {how}" + "".join(f"; its last line: {line}" for line in last)
@@ -223,15 +249,15 @@ class _Share(threading.Thread):
                 self.error = HotshoeError(f"the kit did not begin: {reason}", hint="leave out --isolate to see more")
                 self._stopped.set()
                 return False
-            self._add(running, "aborted", f"aborted: {reason}", f"aborted: {running.partition('[')[2].split()[:1]}")
-            return True
+            self._add(running, "aborted", f"aborted: {reason}", f"aborted: {_op(running)}")
+            return not has_ended
 
     def _timer(self, late: threading.Event) -> threading.Timer:
         def end() -> None:
             late.set()
             self.end()
 
-        timer = threading.Timer(_LIMIT, end)
+        timer = threading.Timer(self._limit, end)
         timer.daemon = True
         timer.start()
         return timer
@@ -254,6 +280,11 @@ def _how(code: int) -> str:
     return f"was killed by signal {-code}"
 
 
+def _op(name: str) -> str:
+    """What a test is about: the op of its case, or its own name."""
+    return (name.partition("[")[2] or name).split()[0]
+
+
 class _Selection:
     """A pytest plugin that selects the tests of a share that are not done."""
 
@@ -267,7 +298,7 @@ class _Selection:
         items[:] = [item for item in mine if _name(item.nodeid) not in self._done]
 
 
-def _child() -> None:
+def run_child() -> None:
     """Run a share of the tests. Reads a job from stdin; writes a line of JSON for each start and each outcome."""
     from hotshoe_loader import load_all
 
@@ -283,7 +314,3 @@ def _child() -> None:
     selection = _Selection(job["share"], job["of"], job["done"])
     run_here(load_all(device=job["device"]), job["device"], job["k"], first=False, plugins=[reporter, selection])
     send("end")
-
-
-if __name__ == "__main__":
-    _child()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli._kit import Results, run_here, run_isolated
+from hotshoe.cli.options import read_by
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import show, show_json, table
 from hotshoe_core.errors import HotshoeError
@@ -42,11 +43,22 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument("-x", action="store_true", help="stop at the first failure")
     parser.add_argument(
         "--isolate",
-        action="store_true",
-        help="run the tests in child processes: a test that ends its process is a failure, and the others go on",
+        nargs="?",
+        type=read_by(_seconds, "a number of seconds above 0"),
+        const=300.0,  # a GPU may compile shaders for minutes
+        metavar="SECONDS",
+        help="run the tests in child processes: one that ends its process, or takes longer than this (default: 300), "
+        "is a failure, and the others go on",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise ValueError
+    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     registry = load_all(device=args.device)
     registry.select(args.device)  # raises DeviceNotFoundError with the reason, which each test would repeat
     with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
-        if args.isolate:
-            results = run_isolated(args.device, args.k, first=args.x)
+        if args.isolate is not None:
+            results = run_isolated(args.device, args.k, first=args.x, limit=args.isolate)
         else:
             results = run_here(registry, args.device, args.k, first=args.x)
     if not results.names:

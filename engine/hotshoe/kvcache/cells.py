@@ -203,7 +203,7 @@ class Cells:
 
     def _row(self, slot: int, new: Array, dtype: Any) -> _Row:
         """Return the kept row of a slot, or make it from all cells of the slot except ``new``."""
-        if slot not in self._rows or self._rows[slot].mask.dtype != dtype:
+        if slot not in self._rows:
             held = self.held_by(slot)
             held[new] = False
             mask = np.full(self.n_rows, -np.inf, dtype)

@@ -9,6 +9,15 @@ from hotshoe.families import Family
 from hotshoe.models import llama, qwen2
 from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, derived, layers, submodule
 
+SUMMARIES = {
+    "ernie4_5": "ERNIE 4.5 without experts (Baidu 2025): the same as Llama.",
+    "internlm2": "InternLM2 (Cai et al. 2024, arXiv:2403.17297): the same as Llama.",
+    "exaone": "EXAONE 3 and 3.5 (LG AI Research 2024, arXiv:2412.04862): Llama with RoPE's pairs in halves.",
+    "seed_oss": "Seed-OSS (ByteDance 2025): Qwen2, but files call the MLP's norm post_attention_norm.",
+    "qwen": "Qwen 1 (Bai et al. 2023, arXiv:2309.16609): Qwen2 with queries, keys and values in one matrix.",
+}
+"""What each architecture is, for docs/families.md."""
+
 
 class ExaoneBlock(nn.TransformerBlock):
     attention: llama.Attention = submodule()
@@ -16,8 +25,6 @@ class ExaoneBlock(nn.TransformerBlock):
 
 
 class Exaone(nn.Decoder):
-    """EXAONE 3 and 3.5 (LG AI Research 2024, arXiv:2412.04862): Llama with RoPE's pairs in halves."""
-
     config: TextConfig
     blocks: list[ExaoneBlock] = layers("blk")
 
@@ -27,8 +34,6 @@ class SeedBlock(qwen2.Block):
 
 
 class SeedOss(nn.Decoder):
-    """Seed-OSS (ByteDance 2025): Qwen2, but files call the MLP's norm post_attention_norm."""
-
     config: TextConfig
     blocks: list[SeedBlock] = layers("blk")
 
@@ -44,14 +49,12 @@ class QwenConfig(TextConfig):
 
 
 class Qwen(nn.Decoder):
-    """Qwen 1 (Bai et al. 2023, arXiv:2309.16609): Qwen2 with queries, keys and values in one matrix."""
-
     config: QwenConfig
     blocks: list[qwen2.Block] = layers("blk")
 
 
-ernie4_5 = Family(llama.Model)  # ERNIE 4.5 without experts (Baidu 2025)
-internlm2 = Family(llama.Model)  # InternLM2 (Cai et al. 2024, arXiv:2403.17297)
+ernie4_5 = Family(llama.Model)
+internlm2 = Family(llama.Model)
 exaone = Family(Exaone)
 seed_oss = Family(SeedOss)
 qwen = Family(Qwen)

@@ -112,7 +112,7 @@ def _require_possible(
     if params.asks_for_cpu and host is None:
         raise PlacementError(
             f"{', '.join(params.asks_for_cpu)}: the devices ({named}) do not include the CPU, which holds the rest",
-            hint=f"add the CPU to the devices: {','.join(d.name for d in devices)},cpu",
+            hint="add the CPU to the devices: cpu, or cpu=32GiB if they are simulated",
         )
     if params.tensor_split is not None and len(params.tensor_split) != len(others):
         raise PlacementError(

@@ -214,8 +214,9 @@ def _attention_of(spec: Sequence[LayerSpec], causal: bool) -> dict[Part, Attenti
         attention[part] = kept
         one_sided = (kept.window > 0 and not kept.both_sides) or kept.chunk > 0
         if kept.both_sides if causal else one_sided:
+            wrong = "both_sides" if causal else "a chunk" if kept.chunk else "a window without both_sides"
             raise ModelDefinitionError(
-                f"cache_spec: layer {part} has {'both_sides' if causal else 'no both_sides'}; causal is {causal}",
+                f"cache_spec: layer {part} has {wrong}; causal is {causal}",
                 hint="causal = True: a window or a chunk ends at the token. causal = False: a window has both_sides",
             )
     return attention

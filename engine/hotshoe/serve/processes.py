@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,8 @@ __all__ = ["BusyError", "JobFailedError", "ModelProcess", "ModelSpec", "ProcessL
 _log = logging.getLogger(__name__)
 _FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted)
 _SECONDS_TO_END = 10.0
+_WORKER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.serve.worker import main; main()"
+"""The program of a model's process. It does not import from the current folder."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class ModelProcess:
         await self.stop()
         spec = self.spec
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "hotshoe.serve.worker"),
+            *(sys.executable, "-I", "-c", _WORKER, json.dumps(sys.path), spec.name),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

@@ -1,4 +1,4 @@
-"""The process of one model: ``python -m hotshoe.serve.worker``. It reads orders from stdin and writes events to stdout.
+"""The process of one model. It reads orders from stdin and writes events to stdout.
 
 Each text has a thread; the engine computes all texts that wait in one batch.
 """
@@ -245,7 +245,3 @@ def main() -> int:
     code = Worker(orders, events).run()
     sys.stderr.flush()
     os._exit(code)  # texts that are being written have no reader any more
-
-
-if __name__ == "__main__":
-    main()
