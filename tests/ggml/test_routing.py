@@ -130,6 +130,21 @@ def test_what_has_another_form_is_computed_too(backend: Backend, make: Any) -> N
         assert np.allclose(result(backend, 3, make), result(reference, 3, make), rtol=1e-5, atol=1e-6)
 
 
+def test_a_computed_choice_beyond_the_experts_is_limited(backend: Backend) -> None:
+    """ggml would end the process of the server."""
+
+    def beyond(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        weights, chosen = softmax(x)
+        return weights, chosen + 3
+
+    def limited(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        weights, chosen = beyond(x, c)
+        return weights, chosen.clamp(min=0, max=N_EXPERTS - 1)
+
+    with open_reference() as reference:
+        assert np.allclose(result(backend, 3, beyond), result(reference, 3, limited), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.usefixtures("backend")
 def test_the_routing_of_a_model_has_that_order(gguf: Callable[..., Path]) -> None:  # noqa: F811
     with hotshoe.load_model(gguf("Qwen3MoeForCausalLM"), "rpc:0", task="text") as model:

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,18 @@ from hotshoe.runner.text import TextModel
 from hotshoe.sampling import DeviceSampling
 from hotshoe_core.contract.backend import Backend
 from hotshoe_core.contract.device import BackendParams
-from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError, OptionError, PlacementError
+from hotshoe_core.contract.memory import AllocationStatus
+from hotshoe_core.errors import (
+    DeviceLostError,
+    DeviceNotFoundError,
+    HotshoeError,
+    InsufficientMemoryError,
+    OptionError,
+    PlacementError,
+)
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_core.testing import MultiDeviceConformance
+from hotshoe_core.testing import GRAPH_CASES, MultiDeviceConformance, OpConformance
+from hotshoe_core.testing.run import AnyCase
 from hotshoe_loader import load_all
 from tests.support.each_family import FAMILIES, require_same_as_cpu
 from tests.support.fixtures import minilm_folder, minilm_gguf  # noqa: F401  (fixtures)
@@ -33,6 +42,8 @@ from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
 pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
 
 from hotshoe_ggml.native import lib
+from hotshoe_ggml.native.context import OutOfMemory
+from hotshoe_ggml.run.scheduler import ScheduledGraph, Scheduler
 from hotshoe_ggml.unit import Unit
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
@@ -56,7 +67,7 @@ def two_servers() -> Iterator[list[Server]]:
         load_all(refresh=True)
 
 
-class TestWithTheCpu(MultiDeviceConformance):
+class OnServers:
     devices = ("rpc:0", "cpu")
     running = contextlib.ExitStack()
 
@@ -67,15 +78,29 @@ class TestWithTheCpu(MultiDeviceConformance):
     @classmethod
     def setup_class(cls) -> None:
         cls.running.enter_context(two_servers())
-        super().setup_class()
+        super().setup_class()  # type: ignore[misc]
 
     @classmethod
     def teardown_class(cls) -> None:
-        super().teardown_class()
+        super().teardown_class()  # type: ignore[misc]
         cls.running.close()
 
 
+class TestWithTheCpu(OnServers, MultiDeviceConformance):
+    pass
+
+
 class TestTwoServers(TestWithTheCpu):
+    devices = ("rpc:0", "rpc:1")
+
+
+class TestGraphsWithTheCpu(OnServers, OpConformance):
+    @classmethod
+    def cases(cls) -> Sequence[AnyCase]:
+        return GRAPH_CASES
+
+
+class TestGraphsOnTwoServers(TestGraphsWithTheCpu):
     devices = ("rpc:0", "rpc:1")
 
 
@@ -269,6 +294,21 @@ def test_graphs_share_one_buffer() -> None:
         for ctx, *_ in graphs:
             ctx.close()
         assert not any(d.graph.size for d in backend.memory().devices)
+
+
+@pytest.mark.usefixtures("servers")
+def test_too_little_memory_to_measure_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Scheduler, graph: ScheduledGraph) -> dict[str, int]:
+        raise OutOfMemory(1 << 30)
+
+    with load_all().open(["rpc:0", "cpu"]) as backend:
+        ctx = backend.new_context()
+        ctx.forward(ctx.input("x", (4, 64)) + 1.0).reserve()
+        monkeypatch.setattr(Scheduler, "measure_apart", fail)
+        with pytest.raises(InsufficientMemoryError):
+            ctx.memory()
+        monkeypatch.undo()
+        assert all(m.status is not AllocationStatus.ALLOCATED for m in ctx.memory().values()), "a plan"
 
 
 @pytest.mark.usefixtures("servers")

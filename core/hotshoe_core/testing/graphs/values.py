@@ -66,6 +66,21 @@ def weights_and_states_as_outputs(m: Maker) -> Sequence[Tensor]:
     return [w, s, c, w[1:], c.T, w + x]
 
 
+@graph()
+def a_view_of_an_input_as_the_output(m: Maker) -> Sequence[Tensor]:
+    return [m.input((4, 6)).reshape(24)]
+
+
+@graph()
+def a_view_of_a_constant_as_an_output(m: Maker) -> Sequence[Tensor]:
+    return [constant(np.arange(6, dtype=np.float32).reshape(2, 3)).reshape(6), m.input((3,)) * 2.0]
+
+
+@graph()
+def a_view_of_a_weight_as_the_output(m: Maker) -> Sequence[Tensor]:
+    return [m.weight((3, 4))[0]]
+
+
 @graph(Q8_0)
 def quantized_weights_read_whole(m: Maker) -> Sequence[Tensor]:
     w = m.weight((3, 64), Q8_0)

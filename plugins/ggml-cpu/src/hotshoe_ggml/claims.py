@@ -23,8 +23,6 @@ class _Claim(NamedTuple):
     """By the names that they register with ggml; () for every library."""
     ops: tuple[str, ...]
     fails: Callable[[Any], bool]
-    corrected_in: str = ""
-    """The first version of ggml in which the claim holds; "" if no such version is known."""
 
 
 _CUDA = ("CUDA", "ROCm", "MUSA", "RPC")  # built from one source
@@ -54,13 +52,11 @@ _CLAIMS = (
 )
 
 
-def overstated(library: str, version: str) -> Fails:
-    """The overstated claims of a library of a version of ggml, by the numbers of the ops."""
+def overstated(library: str) -> Fails:
+    """The overstated claims of a library, by the numbers of the ops."""
     found: dict[int, list[Callable[[Any], bool]]] = {}
     for claim in _CLAIMS:
         if claim.libraries and library not in claim.libraries:
-            continue
-        if claim.corrected_in and _number(version) >= _number(claim.corrected_in):
             continue
         for op in claim.ops:
             found.setdefault(getattr(lib(), f"GGML_OP_{op}"), []).append(claim.fails)
@@ -70,7 +66,3 @@ def overstated(library: str, version: str) -> Fails:
 def fails(claims: Fails, node: Any) -> bool:
     """Whether one of these claims is about the node. Elements of 8 bytes are never copied, whatever the op."""
     return node.type in _EIGHT_BYTES or any(fail(node) for fail in claims.get(node.op, ()))
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -48,7 +48,7 @@ class Unit:
         self.device_pointer = facts.pointer
         self.maps_pages = facts.buffer_from_host_ptr
         self._native_name = facts.name
-        self._overstated = overstated(self.library.name, ffi.string(lib().ggml_version()).decode())
+        self._overstated = overstated(self.library.name)
         self.ggml_backend = lib().ggml_backend_dev_init(self.device_pointer, ffi.NULL)
         self._failures = self.library.failures(facts.name)
         if self.ggml_backend == ffi.NULL:

@@ -234,13 +234,13 @@ def linear_experts(x: Array, weight: Any, experts: Array) -> Array:
     chosen = experts.astype(mx.uint32).reshape(-1)
     left = mx.arange(n * k, dtype=mx.uint32) // (n * k // rows.shape[0])  # the row that each choice multiplies
     order = mx.argsort(chosen) if chosen.size >= _SORTED_FROM else None
-    if order is not None:  # a GPU then reads an expert once for all its rows
-        chosen, left = chosen[order], left[order]
-    sort: dict[str, Any] = {"lhs_indices": left, "rhs_indices": chosen, "sorted_indices": order is not None}
+    choice: dict[str, Any] = {"lhs_indices": left, "rhs_indices": chosen}
+    if order is not None:  # a GPU then reads an expert once for all its rows; with lhs_indices MLX ignores the order
+        rows, choice = rows[left[order]], {"rhs_indices": chosen[order], "sorted_indices": True}
     if isinstance(weight, Packed):
-        y = weight.multiply_chosen(rows, **sort)
+        y = weight.multiply_chosen(rows, **choice)
     else:
-        y = mx.gather_mm(rows, mx.swapaxes(f32(weight), -1, -2), **sort)
+        y = mx.gather_mm(rows, mx.swapaxes(f32(weight), -1, -2), **choice)
     y = y if order is None else y[mx.argsort(order)]
     return y.reshape(n, k, -1)
 
@@ -279,8 +279,9 @@ def argsort(x: Array, *, descending: bool) -> Array:
     return mx.argsort(-x if descending else x, axis=-1).astype(mx.int32)
 
 
-def top_k(x: Array, *, k: int) -> Array:
-    if k < x.shape[-1] // 8:  # a full sort of a vocabulary takes longer than the rest of sampling
+def top_k(x: Array, *, k: int, gpu: bool) -> Array:
+    # A full sort of a vocabulary takes longer than the rest of sampling. On GPUs, argpartition is a full sort too.
+    if not gpu and k < x.shape[-1] // 8:
         chosen = mx.argpartition(-x, k - 1, axis=-1)[..., :k]
         largest = mx.argsort(-mx.take_along_axis(x, chosen, axis=-1), axis=-1)
         return mx.take_along_axis(chosen, largest, axis=-1).astype(mx.int32)
@@ -356,7 +357,7 @@ def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
         "softmax": arithmetic(softmax),
         "argmax": arithmetic(argmax),
         "argsort": arithmetic(argsort),
-        "top_k": arithmetic(top_k),
+        "top_k": arithmetic(functools.partial(top_k, gpu=gpu)),
         "reshape": movement(lambda x, *, shape: mx.reshape(x, shape)),
         "permute": movement(lambda x, *, axes: mx.transpose(x, axes)),
         "expand": movement(lambda x, *, shape: mx.broadcast_to(x, shape)),

@@ -69,5 +69,8 @@ class Packed:
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
     def multiply_chosen(self, x: mx.array, **choice: Any) -> mx.array:
-        """``x[lhs_indices] @ self[rhs_indices].T`` over the last two axes of each. ``choice``: of ``mx.gather_qmm``."""
+        """``x[lhs_indices] @ self[rhs_indices].T`` over the last two axes of each. ``choice``: of ``mx.gather_qmm``.
+
+        Without lhs_indices, each matrix of x has one choice.
+        """
         return mx.gather_qmm(x, self.codes, self.scales, **self._format, transpose=True, **choice)

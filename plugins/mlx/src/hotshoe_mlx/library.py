@@ -63,8 +63,7 @@ def mlx_library(device: Device) -> EagerLibrary:
         scope=scope,
         available=lambda: mx.get_memory_limit() - mx.get_active_memory(),
         compile_hook=compiled if gpu else replayed,
-        # A GPU computes some fifty tokens while a new length is traced, and reads empty cells faster than that. On the
-        # CPU it is the other way round.
+        # On a GPU, tracing a new length takes longer than reading empty cells. On the CPU it is the other way round.
         cache_config=CacheConfig(padding=512, lengths_per_octave=4) if gpu else CacheConfig(padding=64),
         closed=mx.clear_cache,
     )

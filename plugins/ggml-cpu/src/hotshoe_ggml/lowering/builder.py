@@ -137,9 +137,8 @@ class Builder:
 
     def less(self, ne: list[int], x: Ptr, y: Ptr) -> Ptr:
         """1 where x < y, else 0. F32 operands of any strides broadcast to ne."""
-        return self.call(
-            "step", self.binary("sub", ne, y, x)
-        )  # equal infinities: their difference, NaN, is not above 0
+        # equal infinities: their difference, NaN, is not above 0
+        return self.call("step", self.binary("sub", ne, y, x))
 
     def softplus(self, x: Ptr) -> Ptr:
         """log(1 + exp(x)). x is contiguous."""

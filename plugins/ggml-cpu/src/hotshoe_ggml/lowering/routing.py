@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hotshoe_core.graphs.graph import Graph
+from hotshoe_core.ops.bounds import are_within
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.lowering.builder import F32, Builder, Fusion, Ptr, ReadOperand
 
@@ -54,7 +55,8 @@ class DeviceBuilder(Builder):
 
     def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
         """As the base class; ggml's product of experts reads rows with gaps between them, such as the routing's."""
-        if node.op == "linear_experts" and self.rows(native) is native:
+        fits = node.op == "linear_experts" and are_within(node.source(2), node.source(1).shape[0])
+        if fits and self.rows(native) is native:
             return native
         return super().indices(node, native, which)
 
@@ -84,6 +86,8 @@ class DeviceBuilder(Builder):
 
 
 def _find(graph: Graph, is_mine: Callable[[Tensor], bool]) -> list[_Routing]:
+    if not any(node.op == "top_k" for node in graph.nodes):
+        return []
     readers: dict[Tensor, list[Tensor]] = {}
     for node in graph.nodes:
         for source in node.sources:

@@ -52,8 +52,8 @@ class Owner(Protocol):
 class GgmlExecutable(Executable):
     """A graph on the units of a backend. To run it is to copy its inputs and call ggml's scheduler once.
 
-    With several units, all executables of the backend share one scheduler and its buffers. When another executable
-    takes them, this one saves its outputs on the host. It gets memory again when it runs again.
+    With several units, all executables of the backend share one scheduler and its buffers. So each run ends with a copy
+    of the outputs on the host. If another executable took the buffers, this one gets memory again when it runs again.
     """
 
     def __init__(self, backend: Owner, graph: Graph) -> None:
@@ -66,10 +66,7 @@ class GgmlExecutable(Executable):
         self._scheduler = backend.scheduler or Scheduler(backend.units)
         self._scheduled: ScheduledGraph | None = None
         self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
-        self._ran = False
-        self._saved_outputs: dict[
-            Tensor, np.ndarray[Any, Any]
-        ] = {}  # on the host, while another executable has the memory
+        self._saved_outputs: dict[Tensor, np.ndarray[Any, Any]] = {}  # on the host, if the scheduler is shared
         self._constants: list[TensorBuffer] = []
         self._layouts: dict[Tensor, Layout] = {}  # of weights and states; this also keeps them alive
         self._native: dict[Tensor, Any] = {}  # ggml's tensors of all other nodes
@@ -200,24 +197,17 @@ class GgmlExecutable(Executable):
     def _allocate(self) -> None:
         units = self._backend.units
         inputs = [self._native[leaf] for leaf in self._graph.leaves if leaf.op == "input"] if self._units else []
-        graph = ScheduledGraph(self._cgraph, self._context, self._n_native(), self._units, inputs, self._save_outputs)
+        graph = ScheduledGraph(self._cgraph, self._context, self._n_native(), self._units, inputs)
         self._unit_with = {address_of(t): unit for t, unit in (*graph.node_units, *graph.input_units)}
         self._scheduled = graph
         if self._dry:
-            self._sizes = {name: Memory(size) for name, size in self._scheduler.measure(graph).items()}
+            self._sizes = _planned(self._scheduler.measure(graph))
             return
         self._scheduler.allocate(graph)
         require_memory(sum(unit.work_size(self._cgraph) for unit in units))
         if not self._shares:
-            self._sizes = _allocated(self._scheduler.sizes())
-
-    def _save_outputs(self) -> None:
-        """Copy the outputs to the host, because another executable takes the memory."""
-        if self._ran and not self._saved_outputs:
-            for tensor in self._outputs:
-                assert tensor.dtype.numpy is not None
-                self._saved_outputs[tensor] = np.empty(tensor.shape, tensor.dtype.numpy)
-                self._get(tensor, self._saved_outputs[tensor])
+            sizes = self._scheduler.sizes()
+            self._sizes = {name: Memory(size, AllocationStatus.ALLOCATED) for name, size in sizes.items()}
 
     def _n_native(self) -> int:
         """At least the number of ggml's nodes and leaves: each leaf of ours may have two, each lowering one."""
@@ -242,13 +232,14 @@ class GgmlExecutable(Executable):
                 if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
                     self._set(native, array)
             self._saved_outputs.clear()
-            self._ran = False
-            saved: dict[Tensor, np.ndarray[Any, Any]] = {}
+            saved = {t: np.empty(t.shape, t.dtype.numpy) for t in self._outputs} if self._shares else {}
             if self._shares:  # all is queued on the devices: the host waits once
-                status = lib().ggml_backend_sched_graph_compute_async(self._scheduler.native, self._cgraph)
-                if status == lib().GGML_STATUS_SUCCESS:
-                    saved = {tensor: self._queue_get(tensor) for tensor in self._outputs}
-                lib().ggml_backend_sched_synchronize(self._scheduler.native)
+                try:
+                    status = lib().ggml_backend_sched_graph_compute_async(self._scheduler.native, self._cgraph)
+                    for tensor, out in saved.items() if status == lib().GGML_STATUS_SUCCESS else ():
+                        self._queue_get(self._outputs[tensor], out)
+                finally:  # whatever happens: the devices write into these arrays
+                    lib().ggml_backend_sched_synchronize(self._scheduler.native)
             else:
                 status = lib().ggml_backend_sched_graph_compute(self._scheduler.native, self._cgraph)
             self._fed.clear()  # not before: the devices read from these arrays
@@ -258,7 +249,6 @@ class GgmlExecutable(Executable):
             if status != lib().GGML_STATUS_SUCCESS:
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
             self._saved_outputs = saved
-            self._ran = True
 
     def _set(self, native: Any, array: np.ndarray[Any, Any]) -> None:
         """Copy an input to where it is read. A device may do it later, in the order of what is queued on it."""
@@ -269,16 +259,16 @@ class GgmlExecutable(Executable):
             data = ffi.from_buffer(array)
             lib().ggml_backend_tensor_set_async(unit.ggml_backend, native, data, 0, array.nbytes)
 
-    def _queue_get(self, tensor: Tensor) -> np.ndarray[Any, Any]:
-        """An array into which a device will copy an output."""
-        assert tensor.dtype.numpy is not None
-        native, out = self._outputs[tensor], np.empty(tensor.shape, tensor.dtype.numpy)
+    def _queue_get(self, native: Any, out: np.ndarray[Any, Any]) -> None:
+        """Copy an output into ``out``. A device may do it later. What no device computed is copied at once."""
         node = native
         while is_view_op(node):
             node = node.view_src
-        unit = self._unit_with[address_of(node)]
-        lib().ggml_backend_tensor_get_async(unit.ggml_backend, native, ffi.from_buffer(out), 0, out.nbytes)
-        return out
+        unit = self._unit_with.get(address_of(node))
+        if unit is None:  # a view of a constant, a weight, or an input that no unit reads, or several
+            _get(native, out)
+        else:
+            lib().ggml_backend_tensor_get_async(unit.ggml_backend, native, ffi.from_buffer(out), 0, out.nbytes)
 
     def _acquire(self) -> None:
         """Get the memory of the temporaries. Raises InsufficientMemoryError."""
@@ -295,11 +285,8 @@ class GgmlExecutable(Executable):
             if tensor in self._saved_outputs:
                 out[...] = self._saved_outputs[tensor]
             else:
-                self._get(tensor, out)
+                _get(self._outputs[tensor], out)
                 self._backend.require_devices()
-
-    def _get(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
-        lib().ggml_backend_tensor_get(self._outputs[tensor], ffi.from_buffer(out), 0, out.nbytes)
 
     def invalidate(self, tensor: Tensor) -> None:
         """Refuse to run again if the graph uses this weight or state, which was released."""
@@ -309,7 +296,10 @@ class GgmlExecutable(Executable):
     def memory(self) -> Mapping[str, Memory]:
         with self._backend.lock:
             if not self._sizes and self._scheduled is not None and not self._closed:  # what it would need by itself
-                self._sizes = _allocated(self._scheduler.measure_apart(self._scheduled))
+                try:
+                    self._sizes = _planned(self._scheduler.measure_apart(self._scheduled))
+                except OutOfMemory:
+                    raise self._backend.exhausted() from None
             return dict(self._sizes)
 
     def placements(self) -> Sequence[NodePlacement]:
@@ -319,24 +309,20 @@ class GgmlExecutable(Executable):
             return self._placements()
 
     def _placements(self) -> Sequence[NodePlacement]:
-        g, backends = lib(), [unit.ggml_backend for unit in self._backend.units]
-        names = {int(ffi.cast("uintptr_t", b)): unit.name for b, unit in zip(backends, self._backend.units)}
+        names = {address_of(unit.ggml_backend): unit.name for unit in self._backend.units}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
-        assert self._scheduled is not None
-        chosen = {
-            int(ffi.cast("uintptr_t", n)): u.ggml_backend for n, u in self._scheduled.node_units if not is_view_op(n)
-        }  # in a dry run the scheduler does not know it
         placements = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)
             wanted = self._devices.get(node) or self._backend.units[0].name
             if native == ffi.NULL or is_view_op(native):  # fused into another product, or a view
-                backend = ffi.NULL
-            elif self._dry:
-                backend = chosen.get(int(ffi.cast("uintptr_t", native)), ffi.NULL)
+                device = wanted
+            elif self._dry:  # the scheduler does not know it
+                unit = self._unit_with.get(address_of(native))
+                device = wanted if unit is None else unit.name
             else:
-                backend = g.ggml_backend_sched_get_tensor_backend(self._scheduler.native, native)
-            device = names.get(int(ffi.cast("uintptr_t", backend)), wanted)
+                backend = lib().ggml_backend_sched_get_tensor_backend(self._scheduler.native, native)
+                device = names.get(address_of(backend), wanted)
             how = "decomposed" if node.name.startswith(decomposed) else "native"
             how = how if device == wanted else "fallback"
             placements.append(NodePlacement(node.name, node.op, device, how, node.layer))
@@ -360,9 +346,13 @@ class GgmlExecutable(Executable):
             self._backend.forget(self)
 
 
-def _allocated(sizes: Mapping[str, int]) -> dict[str, Memory]:
-    return {name: Memory(size, AllocationStatus.ALLOCATED) for name, size in sizes.items()}
+def _planned(sizes: Mapping[str, int]) -> dict[str, Memory]:
+    return {name: Memory(size) for name, size in sizes.items()}
 
 
 def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:
     lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(array), 0, array.nbytes)
+
+
+def _get(tensor: Any, out: np.ndarray[Any, Any]) -> None:
+    lib().ggml_backend_tensor_get(tensor, ffi.from_buffer(out), 0, out.nbytes)

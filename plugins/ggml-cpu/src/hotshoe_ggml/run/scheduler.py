@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotshoe_ggml.native import ffi, lib
@@ -20,12 +20,11 @@ class ScheduledGraph:
     """A ggml graph, and the unit of each of its nodes.
 
     context: has the graph's tensors. n_tensors: at least the number of its nodes and leaves. units: the unit of each
-    node; empty if there is only one unit. on_displaced: called before another graph gets the
-    buffers.
+    node; empty if there is only one unit. inputs: the graph's inputs.
 
-    inputs: the graph's inputs. node_units: the nodes and their units, in the order in which the nodes were built.
-    ggml's order in the graph may differ: preparing a graph for Vulkan changes it. input_units: each input that only one
-    unit reads, with that unit, in whose memory it lies.
+    node_units: the nodes and their units, in the order in which the nodes were built. ggml's order in the graph may
+    differ: preparing a graph for Vulkan changes it. input_units: each input that only one unit reads, with that unit,
+    in whose memory it lies.
     """
 
     def __init__(
@@ -35,11 +34,9 @@ class ScheduledGraph:
         n_tensors: int,
         units: Sequence[Unit],
         inputs: Sequence[Any],
-        on_displaced: Callable[[], None],
     ) -> None:
         self.cgraph = cgraph
         self.n_tensors = n_tensors
-        self.on_displaced = on_displaced
         g = lib()
         nodes = [g.ggml_graph_node(cgraph, i) for i in range(g.ggml_graph_n_nodes(cgraph) if units else 0)]
         self.node_units = list(zip(nodes, units))
@@ -72,24 +69,31 @@ class Scheduler:
         self.native: Any = ffi.NULL
         self.current: ScheduledGraph | None = None
         self._units = units
+        self._types = [unit.buffer_type for unit in units]
+        # What the CPU computes for a device lies where the device reads it best.
+        pinned = [unit.host_buffer_type for unit in units if unit.host_buffer_type != ffi.NULL]
+        self._types[-1] = pinned[0] if pinned and len(units) > 1 else self._types[-1]
         self._n_tensors = 0
 
     def measure(self, graph: ScheduledGraph) -> dict[str, int]:
-        """Bytes by unit that the graph needs by itself. Allocates nothing, and drops the current assignment."""
-        self._displace()
+        """Bytes by unit that the graph needs by itself. Allocates nothing, and drops the current assignment.
+
+        ggml chooses the units: it forgets those of ``ScheduledGraph`` before it measures.
+        """
+        self.current = None
         self._make_room(graph)
         sizes = ffi.new("size_t[]", len(self._units))
         graph.restore()
         lib().ggml_backend_sched_reserve_size(self.native, graph.cgraph, sizes)
         graph.restore()
-        types = [unit.buffer_type for unit in self._units]
         # units with one buffer type share a buffer: it counts for the first of them
-        return {u.name: 0 if t in types[:i] else int(sizes[i]) for i, (u, t) in enumerate(zip(self._units, types))}
+        shared = [kind in self._types[:i] for i, kind in enumerate(self._types)]
+        return {unit.name: 0 if same else int(size) for unit, same, size in zip(self._units, shared, sizes)}
 
     def measure_apart(self, graph: ScheduledGraph) -> dict[str, int]:
         """As ``measure``, but the buffers stay: measuring frees those that would be too small."""
         if self.current is graph:
-            self._displace()
+            self.current = None
         other = Scheduler(self._units)
         try:
             return other.measure(graph)
@@ -108,7 +112,7 @@ class Scheduler:
         if self.current is graph:
             return
         g = lib()
-        self._displace()
+        self.current = None
         self._make_room(graph)
         # Reserving reports a lack of memory; allocating without it crashes, and uses the plan of the previous graph if
         # that has as many nodes of sufficient size.
@@ -127,16 +131,11 @@ class Scheduler:
 
     def free(self) -> None:
         """Free all buffers. The next graph allocates them again. Further calls do nothing."""
-        self._displace()
+        self.current = None
         if self.native != ffi.NULL:
             lib().ggml_backend_sched_free(self.native)
             self.native = ffi.NULL
             self._n_tensors = 0
-
-    def _displace(self) -> None:
-        if self.current is not None:
-            previous, self.current = self.current, None
-            previous.on_displaced()
 
     def _prepare(self, graph: ScheduledGraph) -> None:
         """Assign the graph's units. First undo the last split, which replaced sources on other devices by copies."""
@@ -152,11 +151,7 @@ class Scheduler:
         self.free()
         require_memory(n * _SCHEDULED)
         backends = ffi.new("ggml_backend_t[]", [unit.ggml_backend for unit in self._units])
-        types = [unit.buffer_type for unit in self._units]
-        # What the CPU computes for a device lies where the device reads it best.
-        pinned = [unit.host_buffer_type for unit in self._units if unit.host_buffer_type != ffi.NULL]
-        types[-1] = pinned[0] if pinned and len(types) > 1 else types[-1]
-        buffer_types = ffi.new("ggml_backend_buffer_type_t[]", types)
+        buffer_types = ffi.new("ggml_backend_buffer_type_t[]", self._types)
         self.native = lib().ggml_backend_sched_new(backends, buffer_types, len(self._units), n, False, True)
         self._n_tensors = n
 
