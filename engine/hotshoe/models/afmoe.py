@@ -7,26 +7,21 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.nn import (
-    ExpertLayersConfig,
     GatedMLP,
     Linear,
     MixtureOfExperts,
+    SigmoidExpertsConfig,
     dense_or_experts,
-    gating_key,
-    key,
     layers,
     pattern_key,
     submodule,
 )
-from hotshoe.nn.experts import Gating
 from hotshoe.nn.pattern import LayerPattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertLayersConfig):
+class Config(SigmoidExpertsConfig):
     pattern: LayerPattern = pattern_key(4, rope_on_full=False)
-    normalize_experts: bool = key("expert_weights_norm", default=False)
-    gating: Gating = gating_key("sigmoid")
 
 
 class Attention(nn.NormedAttention):

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models import glm4
-from hotshoe.nn import GatedMLP, layers, submodule
-
-
-class Block(nn.TransformerBlock):
-    attention: nn.Attention = submodule()
-    mlp: GatedMLP = submodule()
+from hotshoe.models import glm4, qwen2
+from hotshoe.nn import layers
 
 
 class Model(nn.Decoder):
     config: glm4.Config
-    blocks: list[Block] = layers("blk")
+    blocks: list[qwen2.Block] = layers("blk")
 
 
 family = Family(Model)

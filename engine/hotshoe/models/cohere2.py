@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models.command_r import ParallelBlock, ScaledDecoder
-from hotshoe.nn import LayerPattern, TextConfig, key, layers, pattern_key, rope_key, submodule
+from hotshoe.nn import LayerNormConfig, LayerPattern, key, layers, pattern_key, rope_key, submodule
 from hotshoe_core.ops import RoPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(TextConfig):
-    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
+class Config(LayerNormConfig):
     window: int = key("attention.sliding_window", minimum=1)
     rope: RoPE = rope_key(interleaved=True)
     pattern: LayerPattern = pattern_key(4, rope_on_full=False)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, LayerNorm, LayerNormByHead, TextConfig, key, layers, rope_key, submodule
+from hotshoe.nn import GatedMLP, LayerNorm, LayerNormByHead, LayerNormConfig, key, layers, rope_key, submodule
 from hotshoe_core.ops import RoPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(TextConfig):
-    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
+class Config(LayerNormConfig):
     rope: RoPE = rope_key(interleaved=True)
     logit_scale: float = key("logit_scale", default=0.0)  # 0: not scaled
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.nn import (
-    ExpertLayersConfig,
     GatedMLP,
     MixtureOfExperts,
+    SigmoidExpertsConfig,
     dense_or_experts,
-    gating_key,
-    key,
     layers,
     submodule,
 )
-from hotshoe.nn.experts import Gating
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertLayersConfig):
-    normalize_experts: bool = key("expert_weights_norm", default=False)
-    gating: Gating = gating_key("sigmoid")
 
 
 class Block(nn.TransformerBlock):
@@ -31,7 +20,7 @@ class Block(nn.TransformerBlock):
 
 
 class Model(nn.Decoder):
-    config: Config
+    config: SigmoidExpertsConfig
     blocks: list[Block] = layers("blk")
 
 

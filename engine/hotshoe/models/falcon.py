@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import MLP, LayerNorm, TextConfig, key, layers, submodule
+from hotshoe.nn import MLP, LayerNorm, LayerNormConfig, layers, submodule
 from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(TextConfig):
-    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
 
 
 class Block(nn.TransformerBlock):
@@ -32,7 +26,7 @@ class Block(nn.TransformerBlock):
 
 
 class Model(nn.Decoder):
-    config: Config
+    config: LayerNormConfig
     blocks: list[Block] = layers("blk")
     norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
 

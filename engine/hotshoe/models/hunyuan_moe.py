@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
+from hotshoe.models.hunyuan_dense import Attention
 from hotshoe.nn import ExpertConfig, MixtureOfExperts, layers, submodule
-
-
-class Attention(nn.NormedAttention):
-    norm_after_rope = True
 
 
 class Block(nn.TransformerBlock):

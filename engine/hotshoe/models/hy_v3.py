@@ -7,23 +7,19 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.nn import (
-    ExpertLayersConfig,
     GatedMLP,
-    gating_key,
+    SigmoidExpertsConfig,
     key,
     layers,
     submodule,
     tensor,
 )
-from hotshoe.nn.experts import Gating
 from hotshoe_core import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertLayersConfig):
+class Config(SigmoidExpertsConfig):
     n_dense: int = key("leading_dense_block_count", default=1)  # as in all published models; llama.cpp writes no key
-    normalize_experts: bool = key("expert_weights_norm", default=False)
-    gating: Gating = gating_key("sigmoid")
 
 
 class Experts(nn.MixtureOfExperts):

@@ -7,27 +7,23 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.nn import (
-    ExpertLayersConfig,
     GatedMLP,
     Linear,
     MixtureOfExperts,
+    SigmoidExpertsConfig,
     dense_or_experts,
-    gating_key,
     key,
     layers,
     pattern_key,
     submodule,
 )
-from hotshoe.nn.experts import Gating
 from hotshoe.nn.pattern import LayerPattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertLayersConfig):
+class Config(SigmoidExpertsConfig):
     pattern: LayerPattern = pattern_key(4, dense_first=True, unscaled=True)
     n_shared_experts: int = key("expert_shared_count", default=1)
-    normalize_experts: bool = key("expert_weights_norm", default=False)
-    gating: Gating = gating_key("sigmoid")
 
 
 class Attention(nn.NormedAttention):

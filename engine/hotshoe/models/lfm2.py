@@ -15,17 +15,23 @@ class Config(TextConfig):
     kernel_size: int = key("shortconv.l_cache", minimum=2)  # tokens that a convolution sees
 
 
-class Block(nn.TransformerBlock):
+class HybridBlock(nn.TransformerBlock):
     attention: nn.NormedAttention | ShortConv = submodule(
         choose=lambda c, i: nn.NormedAttention if c.n_kv_heads[i] else ShortConv
     )
+
+
+class HybridDecoder(nn.Decoder):
+    norm: RMSNorm = submodule("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
+
+
+class Block(HybridBlock):
     mlp: GatedMLP = submodule()
 
 
-class Model(nn.Decoder):
+class Model(HybridDecoder):
     config: Config
     blocks: list[Block] = layers("blk")
-    norm: RMSNorm = submodule("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
 
 
 family = Family(Model)

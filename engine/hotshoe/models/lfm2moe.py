@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotshoe import nn
 from hotshoe.families import Family
+from hotshoe.models import lfm2
 from hotshoe.nn import (
     ExpertLayersConfig,
     GatedMLP,
     MixtureOfExperts,
-    RMSNorm,
     dense_or_experts,
     gating_key,
     key,
@@ -18,7 +17,6 @@ from hotshoe.nn import (
     submodule,
 )
 from hotshoe.nn.experts import Gating
-from hotshoe.nn.mixers import ShortConv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +25,13 @@ class Config(ExpertLayersConfig):
     gating: Gating = gating_key("sigmoid")
 
 
-class Block(nn.TransformerBlock):
-    attention: nn.NormedAttention | ShortConv = submodule(
-        choose=lambda c, i: nn.NormedAttention if c.n_kv_heads[i] else ShortConv
-    )
+class Block(lfm2.HybridBlock):
     mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
-class Model(nn.Decoder):
+class Model(lfm2.HybridDecoder):
     config: Config
     blocks: list[Block] = layers("blk")
-    norm: RMSNorm = submodule("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
 
 
 family = Family(Model)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import ExpertConfig, MixtureOfExperts, WideRMSNorm, gating_key, layers, submodule
+from hotshoe.nn import ExpertConfig, MixtureOfExperts, WideNormedAttention, gating_key, layers, submodule
 from hotshoe.nn.experts import Gating
 
 
@@ -15,13 +15,8 @@ class Config(ExpertConfig):
     gating: Gating = gating_key("sigmoid")
 
 
-class Attention(nn.Attention):
-    q_norm: WideRMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.n_heads[i] * c.head_dim,))
-    k_norm: WideRMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim,))
-
-
 class Block(nn.TransformerBlock):
-    attention: Attention = submodule()
+    attention: WideNormedAttention = submodule()
     mlp: MixtureOfExperts = submodule()
 
 

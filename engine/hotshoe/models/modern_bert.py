@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import EncoderConfig, GatedMLP, LayerNorm, LayerPattern, key, layers, pattern_key, submodule
+from hotshoe.nn import GatedMLP, LayerNorm, LayerNormConfig, LayerPattern, key, layers, pattern_key, submodule
 from hotshoe_core.errors import ModelFileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(EncoderConfig):
+class Config(LayerNormConfig):
     pattern: LayerPattern = pattern_key(3, dense_first=True)
     hidden_act: str = key("hidden_activation", default="gelu")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import MLP, EncoderConfig, ExpertConfig, GatedMLP, MixtureOfExperts, derived, key, layers, submodule
+from hotshoe.nn import MLP, ExpertConfig, GatedMLP, LayerNormConfig, MixtureOfExperts, derived, key, layers, submodule
 from hotshoe_core import Tensor
 
 
@@ -19,7 +19,7 @@ class Block(nn.PostNormBlock):
 
 
 class Model(nn.Encoder):
-    config: EncoderConfig
+    config: LayerNormConfig
     blocks: list[Block] = layers("blk")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, LayerPattern, TextConfig, WideRMSNorm, layers, pattern_key, submodule
+from hotshoe.nn import GatedMLP, LayerPattern, TextConfig, WideNormedAttention, layers, pattern_key, submodule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +17,9 @@ class Config(TextConfig):
     pattern: LayerPattern = pattern_key(4, unscaled=True)
 
 
-class Attention(nn.Attention):
-    q_norm: WideRMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.n_heads[i] * c.head_dim,))
-    k_norm: WideRMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim,))
-
-
 class Block(nn.SandwichBlock):
     attention_norm = mlp_norm = None
-    attention: Attention = submodule()
+    attention: WideNormedAttention = submodule()
     mlp: GatedMLP = submodule()
 
 

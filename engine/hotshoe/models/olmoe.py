@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import ExpertConfig, MixtureOfExperts, WideRMSNorm, key, layers, submodule
+from hotshoe.nn import ExpertConfig, MixtureOfExperts, WideNormedAttention, key, layers, submodule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,13 +15,8 @@ class Config(ExpertConfig):
     normalize_experts: bool = key("expert_weights_norm", default=False)
 
 
-class Attention(nn.Attention):
-    q_norm: WideRMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.n_heads[i] * c.head_dim,))
-    k_norm: WideRMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim,))
-
-
 class Block(nn.TransformerBlock):
-    attention: Attention = submodule()
+    attention: WideNormedAttention = submodule()
     mlp: MixtureOfExperts = submodule()
 
 

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import LayerNorm, Linear, TextConfig, key, layers, submodule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config(TextConfig):
-    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
+from hotshoe.nn import LayerNorm, LayerNormConfig, Linear, layers, submodule
 
 
 class MLP(nn.MLP):
@@ -27,7 +20,7 @@ class Block(nn.TransformerBlock):
 
 
 class Model(nn.Decoder):
-    config: Config
+    config: LayerNormConfig
     blocks: list[Block] = layers("blk")
     norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
     output: Linear = submodule("output", shape=lambda c, i: (None, c.dim))

@@ -7,25 +7,17 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import qwen35
-from hotshoe.nn import ExpertConfig, GatedSharedExperts, MixtureOfExperts, key, layers, rope_key, submodule
-from hotshoe.nn.mixers import StateSpace, recurrent_key, ssm_key
-from hotshoe_core.ops import RoPE
+from hotshoe.models.qwen2moe import Experts
+from hotshoe.nn import ExpertConfig, layers, submodule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertConfig):
-    rope: RoPE = rope_key(sections="interleaved")
-    ssm: StateSpace = ssm_key()
-    interval: int = key("full_attention_interval", default=4, minimum=1)
-    recurrent: tuple[bool, ...] = recurrent_key()
-
-
-class Mixture(MixtureOfExperts):
-    shared: GatedSharedExperts = submodule()
+@dataclass(frozen=True, kw_only=True)
+class Config(qwen35.Config, ExpertConfig):
+    """The config of Qwen 3.5, with experts."""
 
 
 class Block(qwen35.HybridBlock):
-    mlp: Mixture = submodule()
+    mlp: Experts = submodule()
 
 
 class Model(nn.Decoder):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
+from hotshoe.models import qwen35moe
 from hotshoe.models.qwen35 import Attention
-from hotshoe.models.qwen35moe import Mixture
-from hotshoe.nn import ExpertConfig, Linear, RMSNorm, key, layers, submodule
+from hotshoe.nn import ExpertConfig, Linear, key, layers, submodule
 from hotshoe.nn.mixers import GatedDelta, StateSpace, recurrent_key, ssm_key
 from hotshoe_core import Tensor, ops
 
@@ -45,10 +45,10 @@ class DeltaNet(GatedDelta):
         return beta.reshape(n, -1), alpha.reshape(n, -1)
 
 
-class Block(nn.TransformerBlock):
-    attention: Attention | DeltaNet = submodule(choose=lambda c, i: DeltaNet if c.recurrent[i] else Attention)
-    mlp_norm: RMSNorm = submodule("post_attention_norm", shape=lambda c, i: (c.dim,))
-    mlp: Mixture = submodule()
+class Block(qwen35moe.Block):
+    attention: Attention | DeltaNet = submodule(  # type: ignore[assignment]
+        choose=lambda c, i: DeltaNet if c.recurrent[i] else Attention
+    )
 
 
 class Model(nn.Decoder):

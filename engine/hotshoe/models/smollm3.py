@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, TextConfig, layers, rope_key, submodule
+from hotshoe.models import qwen2
+from hotshoe.nn import TextConfig, layers, rope_key
 from hotshoe_core.ops import RoPE
 
 _PERIOD = 4
@@ -20,14 +21,9 @@ class Config(TextConfig):
         return self.rope if (layer + 1) % _PERIOD else None
 
 
-class Block(nn.TransformerBlock):
-    attention: nn.Attention = submodule()
-    mlp: GatedMLP = submodule()
-
-
 class Model(nn.Decoder):
     config: Config
-    blocks: list[Block] = layers("blk")
+    blocks: list[qwen2.Block] = layers("blk")
 
 
 family = Family(Model)

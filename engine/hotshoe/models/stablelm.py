@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, LayerNorm, TextConfig, key, layers, submodule
+from hotshoe.nn import GatedMLP, LayerNorm, LayerNormConfig, key, layers, submodule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TextConfig):
-    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
+class Config(LayerNormConfig):
     parallel: bool = key("use_parallel_residual", default=False)
 
 

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from hotshoe.nn.attention import Attention, NormedAttention, ReadingAttention
+from hotshoe.nn.attention import Attention, NormedAttention, ReadingAttention, WideNormedAttention
 from hotshoe.nn.basic import (
     Conv2D,
     Conv3D,
@@ -17,9 +17,18 @@ from hotshoe.nn.basic import (
     WideRMSNorm,
 )
 from hotshoe.nn.binder import bind
-from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, key, pattern_key, rope_key
+from hotshoe.nn.config import (
+    Config,
+    LayerNormConfig,
+    TextConfig,
+    TransformerConfig,
+    derived,
+    key,
+    pattern_key,
+    rope_key,
+)
 from hotshoe.nn.decoder import Backbone, Block, Decoder, SandwichBlock, TransformerBlock
-from hotshoe.nn.encoder import Encoder, EncoderConfig, PostNormBlock
+from hotshoe.nn.encoder import Encoder, PostNormBlock
 from hotshoe.nn.mlp import MLP, GatedMLP
 from hotshoe.nn.module import Module, layers, submodule, tensor
 from hotshoe.nn.pattern import LayerPattern
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
         GatedSharedExperts,
         MixtureOfExperts,
         SharedExperts,
+        SigmoidExpertsConfig,
         dense_or_experts,
         gating_key,
     )
@@ -49,7 +59,6 @@ __all__ = [
     "Decoder",
     "Embedding",
     "Encoder",
-    "EncoderConfig",
     "ExpertConfig",
     "ExpertLayersConfig",
     "Experts",
@@ -57,6 +66,7 @@ __all__ = [
     "GatedSharedExperts",
     "LayerNorm",
     "LayerNormByHead",
+    "LayerNormConfig",
     "LayerPattern",
     "LearnedPositions",
     "Linear",
@@ -69,11 +79,13 @@ __all__ = [
     "ReadingAttention",
     "SandwichBlock",
     "SharedExperts",
+    "SigmoidExpertsConfig",
     "Temperature",
     "TextConfig",
     "TransformerBlock",
     "TransformerConfig",
     "UnweightedRMSNorm",
+    "WideNormedAttention",
     "WideRMSNorm",
     "alibi_slopes",
     "bind",
@@ -92,7 +104,7 @@ __all__ = [
 
 _EXPERTS = (  # imported on first use
     *("ExpertConfig", "ExpertLayersConfig", "Experts", "GatedSharedExperts", "MixtureOfExperts", "SharedExperts"),
-    *("dense_or_experts", "gating_key"),
+    *("SigmoidExpertsConfig", "dense_or_experts", "gating_key"),
 )
 
 

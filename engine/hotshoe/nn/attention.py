@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hotshoe.kvcache import AttentionSpec, AttentionView
-from hotshoe.nn.basic import Linear, RMSNorm, UnweightedRMSNorm
+from hotshoe.nn.basic import Linear, RMSNorm, UnweightedRMSNorm, WideRMSNorm
 from hotshoe.nn.module import Module, submodule
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.ops import RoPE
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
     from hotshoe.nn.positions import Temperature
 
-__all__ = ["Attention", "NormedAttention", "ReadingAttention"]
+__all__ = ["Attention", "NormedAttention", "ReadingAttention", "WideNormedAttention"]
 
 
 class Attention(Module):
@@ -192,6 +192,13 @@ class NormedAttention(Attention):
 
     q_norm: RMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.head_dims[i],))
     k_norm: RMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.head_dims[i],))
+
+
+class WideNormedAttention(Attention):
+    """Attention with an RMS norm over all query heads together, and one over all key heads."""
+
+    q_norm: WideRMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.n_heads[i] * c.head_dims[i],))
+    k_norm: WideRMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dims[i],))
 
 
 class ReadingAttention(Attention):

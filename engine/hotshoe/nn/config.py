@@ -18,7 +18,7 @@ from hotshoe_core.ops import RoPE
 if typing.TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Config", "TextConfig", "TransformerConfig", "derived", "key", "pattern_key", "rope_key"]
+__all__ = ["Config", "LayerNormConfig", "TextConfig", "TransformerConfig", "derived", "key", "pattern_key", "rope_key"]
 
 _REQUIRED: Any = object()
 _GET = "hotshoe.get"
@@ -239,3 +239,10 @@ class TextConfig(TransformerConfig):
     def rope_for(self, layer: int) -> RoPE | None:
         """The RoPE of a layer; None if it has none."""
         return self.rope if self.pattern is None else self.pattern.rope_for(layer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNormConfig(TextConfig):
+    """A TextConfig of models whose norms are LayerNorms."""
+
+    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.nn.basic import Embedding, LayerNorm, Norm
-from hotshoe.nn.config import TextConfig, key
 from hotshoe.nn.decoder import Backbone, Block, FeedForward, Mixer
 from hotshoe.nn.module import submodule
 from hotshoe.tasks import Task
@@ -16,14 +14,7 @@ if TYPE_CHECKING:
     from hotshoe.kvcache import LayerSpec
     from hotshoe.nn.batch import Batch
 
-__all__ = ["Encoder", "EncoderConfig", "PostNormBlock"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderConfig(TextConfig):
-    """The config of encoders with RoPE, whose norms are LayerNorms."""
-
-    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
+__all__ = ["Encoder", "PostNormBlock"]
 
 
 class PostNormBlock(Block):

@@ -21,6 +21,7 @@ __all__ = [
     "Gating",
     "MixtureOfExperts",
     "SharedExperts",
+    "SigmoidExpertsConfig",
     "dense_or_experts",
     "gating_key",
 ]
@@ -100,6 +101,14 @@ class ExpertLayersConfig(ExpertConfig):
 
     def has_experts(self, layer: int) -> bool:
         return self.n_experts > 0 and layer >= self.n_dense and (layer + 1) % self.expert_step == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidExpertsConfig(ExpertLayersConfig):
+    """An ExpertLayersConfig whose scores are sigmoids, not scaled to sum to 1, unless the file says otherwise."""
+
+    normalize_experts: bool = key("expert_weights_norm", default=False)
+    gating: Gating = gating_key("sigmoid")  # noqa: RUF009
 
 
 class Experts(Module):
