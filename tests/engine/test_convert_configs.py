@@ -61,6 +61,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[HotshoeError], str]] = [
     ("qwen2", {"num_kv_shared_layers": 2}, ConversionError, "num_kv_shared_layers is 2"),
     ("qwen2", {"layer_types": [[1]]}, ConversionError, r"layer_types is \[\[1\]\]"),
     ("qwen2", {"sliding_window": 4, "max_position_embeddings": "x"}, ModelFileError, "max_position_embeddings: 'x'"),
+    ("qwen2", {"rms_norm_eps": ...}, ModelFileError, "rms_norm_eps: missing"),
     ("gemma", {"use_bidirectional_attention": True}, ConversionError, "use_bidirectional_attention is True"),
     ("hunyuan-moe", {"rope_parameters": ALPHA | {"factor": 2.0}}, ConversionError, "the RoPE factor is 2.0"),
     ("hunyuan-moe", {"moe_topk": [[1]]}, ModelFileError, "moe_topk"),

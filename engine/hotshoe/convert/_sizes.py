@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert._blocks import Scaled
+from hotshoe.convert._checkpoint import REQUIRED
 from hotshoe.convert._safetensors import FLOATS
 from hotshoe_core.errors import ConversionError
 
@@ -63,13 +64,14 @@ def read_sizes(
     head_dim: int | None = None,
     n_kv_heads: int | None = None,
     eps: str = "rms_norm_eps",
+    default_eps: Any = REQUIRED,
     dense: bool = True,
 ) -> ModelSizes:
     """Read the sizes of a text model from config.json.
 
     head_dim, n_kv_heads: the architecture's defaults, if config.json does not give them. Without a default, head_dim is
     hidden_size / num_attention_heads, and n_kv_heads is num_attention_heads.
-    eps: the key of the norms' epsilon.
+    eps: the key of the norms' epsilon, and ``default_eps`` the architecture's default.
     dense: False if config.json may lack intermediate_size, because all layers have experts.
 
     Raises ModelFileError if a size is missing or not a number; ConversionError if sizes contradict each other, or if
@@ -89,7 +91,7 @@ def read_sizes(
         ff=checkpoint.integer("intermediate_size") if dense or "intermediate_size" in checkpoint.config else 0,
         vocab=checkpoint.integer("vocab_size"),
         context=checkpoint.integer("max_position_embeddings"),
-        eps=checkpoint.number(eps, 1e-6),
+        eps=checkpoint.number(eps, default_eps),
         states_head_dim=checkpoint.config.get("head_dim") is not None,
     )
     if n_heads % sizes.n_kv_heads:

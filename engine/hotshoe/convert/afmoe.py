@@ -15,7 +15,6 @@ __all__ = ["describe"]
 _NAMES: Names = {
     "layers.post_attention_layernorm": "post_attention_norm",
     "layers.pre_mlp_layernorm": "ffn_norm",
-    "layers.post_mlp_layernorm": "post_ffw_norm",
     "layers.self_attn.gate_proj": "attn_gate",
     "layers.mlp.router.gate": "ffn_gate_inp",
     "layers.mlp.expert_bias": "exp_probs_b.bias",

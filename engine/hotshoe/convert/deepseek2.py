@@ -68,13 +68,11 @@ def describe_latent(
     share = rope.number("partial_rotary_factor", rotated / (plain + rotated))
     if share not in (1.0, rotated / (plain + rotated)):
         raise checkpoint.refusal(f"partial_rotary_factor is {share}, but RoPE rotates {rotated} of {plain + rotated}")
-    # layers that predict more than one token ahead are for training and are not written
-    n_extra = min(checkpoint.count("num_nextn_predict_layers"), len(checkpoint.tensors))
     rules = Rules(
         required=["exp_probs_b.bias"] if _is_v3(checkpoint) else (),
         recipes=latent_recipes(sizes.n_heads, plain, v, kv) | (recipes or {}),
         names={**(names or {})},
-        ignored=tuple(f"layers.{sizes.n_layers + i}." for i in range(n_extra)),
+        ignored=checkpoint.drafting("num_nextn_predict_layers", sizes.n_layers),
     )
     return make_layout(checkpoint, arch, keys, rules, vocab=sizes.vocab)
 

@@ -33,7 +33,7 @@ def describe_gemma3(checkpoint: Checkpoint, arch: str, more: dict[str, Any] | No
     checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
     checkpoint.require("attn_logit_softcapping", None)
     checkpoint.require("attention_bias", False, False)
-    sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4)
+    sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4, default_eps=1e-6)
     rope = read_rope(checkpoint, "linear", "yarn", theta=1_000_000.0, local_theta=10_000.0)
     keys, pattern = sizes.keys(), _pattern(checkpoint)
     if pattern != 1:

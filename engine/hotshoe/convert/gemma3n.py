@@ -30,7 +30,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
     checkpoint.require("attention_bias", False, False)
     checkpoint.require("altup_correct_scale", True, True)
-    sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=2)
+    sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=2, default_eps=1e-6)
     rope = read_rope(checkpoint, theta=1_000_000.0, local_theta=10_000.0)
     n = sizes.n_layers
     shares = checkpoint.config.get("activation_sparsity_pattern") or [0.95] * min(n, 10) + [0.0] * max(0, n - 10)

@@ -23,7 +23,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
     checkpoint.require("attention_bias", False, False)
     checkpoint.require("use_bidirectional_attention", None, "vision")
-    sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4)
+    sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4, default_eps=1e-6)
     rope = read_rope(checkpoint, "proportional", theta=1_000_000.0, local_theta=10_000.0)
     windowed = windowed_layers(checkpoint, sizes.n_layers, period=6)
     head_dim = _of_full(checkpoint, "global_head_dim", "head_dim", windowed) or 512

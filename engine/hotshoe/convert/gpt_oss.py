@@ -16,9 +16,7 @@ _NAMES: Names = {
     "layers.self_attn.sinks": "attn_sinks.weight",
     "layers.post_attention_layernorm": "post_attention_norm",
     "layers.mlp.router": "ffn_gate_inp",
-    "layers.mlp.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
     "layers.mlp.experts.gate_up_proj_bias": ("ffn_gate_exps.bias", "ffn_up_exps.bias"),
-    "layers.mlp.experts.down_proj": "ffn_down_exps",
     "layers.mlp.experts.down_proj_bias": "ffn_down_exps.bias",
 }
 _BIASES = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")

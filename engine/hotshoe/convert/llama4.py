@@ -20,7 +20,6 @@ _NAMES: Names = {
     "layers.feed_forward.shared_expert.up_proj": "ffn_up_shexp",
     "layers.feed_forward.shared_expert.down_proj": "ffn_down_shexp",
 }
-_DENSE_NAMES: Names = {f"layers.feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 _NUMBERS = {  # names, GGUF keys and the values that readers assume
     "attention_chunk_size": ("attention.chunk_size", 8192),
     "floor_scale": ("attention.temperature_length", 8192),
@@ -61,7 +60,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     n_experts = keys["expert_count"]
     gate_up = (n_experts, dim, 2 * ff)
     rules = Rules(
-        names=_NAMES | (_DENSE_NAMES if step > 1 else {}),
+        names=_NAMES,
         recipes={
             "ffn_gate_exps.weight": Recipe(lambda v: v[..., :ff].swapaxes(1, 2), gate_up),
             "ffn_up_exps.weight": Recipe(lambda v: v[..., ff:].swapaxes(1, 2), gate_up),

@@ -8,16 +8,8 @@ from hotshoe.convert import Rules, expert_keys, make_layout, read_rope, read_siz
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
-
-_NAMES: Names = {
-    "layers.mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-    "layers.mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "layers.mlp.shared_expert.down_proj": "ffn_down_shexp",
-    "layers.mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-}
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
@@ -32,5 +24,5 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_experts", used=4)
     keys["expert_feed_forward_length"] = checkpoint.integer("moe_intermediate_size")
     keys["expert_shared_feed_forward_length"] = checkpoint.integer("shared_expert_intermediate_size")
-    rules = Rules(names=_NAMES, required=[f"attn_{x}.bias" for x in "qkv"])
+    rules = Rules(required=[f"attn_{x}.bias" for x in "qkv"])
     return make_layout(checkpoint, "qwen2moe", keys, rules, vocab=sizes.vocab)

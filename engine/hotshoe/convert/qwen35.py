@@ -14,7 +14,7 @@ from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, minus_exp, 
 if TYPE_CHECKING:
     from hotshoe.convert import Array, Checkpoint, FileLayout, ModelSizes, Rope
 
-__all__ = ["NORMS", "delta_keys", "describe", "mixture_keys"]
+__all__ = ["NORMS", "delta_keys", "describe", "shared_mixture_keys"]
 
 _KINDS = ("linear_attention", "full_attention")
 # checkpoints store the weights of these norms less 1
@@ -26,7 +26,11 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint = checkpoint.text("model.visual.")
     experts = checkpoint.config.get("num_experts") is not None
     sizes, rope = read_sizes(checkpoint, head_dim=256, dense=not experts), read_rope(checkpoint, "linear", "yarn")
-    keys = sizes.keys() | delta_keys(checkpoint, sizes, rope) | (mixture_keys(checkpoint, used=8) if experts else {})
+    keys = (
+        sizes.keys()
+        | delta_keys(checkpoint, sizes, rope)
+        | (shared_mixture_keys(checkpoint, used=8) if experts else {})
+    )
     keys["rope.dimension_sections"] = rope.sections(11, 11, 10, interleaved=True)
     heads, groups, n_keys = (keys[f"ssm.{n}"] for n in ("time_step_rank", "group_count", "state_size"))
 
@@ -74,7 +78,7 @@ def delta_keys(checkpoint: Checkpoint, sizes: ModelSizes, rope: Rope) -> dict[st
     }
 
 
-def mixture_keys(checkpoint: Checkpoint, *, used: int) -> dict[str, Any]:
+def shared_mixture_keys(checkpoint: Checkpoint, *, used: int) -> dict[str, Any]:
     """The keys of the experts. ``used``: the default of num_experts_per_tok."""
     return expert_keys(checkpoint, "num_experts", used=used) | {
         "expert_feed_forward_length": checkpoint.integer("moe_intermediate_size", 512),

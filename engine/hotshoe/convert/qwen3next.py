@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, plus, read_rope, read_sizes
-from hotshoe.convert.qwen35 import NORMS, delta_keys, mixture_keys
+from hotshoe.convert.qwen35 import NORMS, delta_keys, shared_mixture_keys
 
 if TYPE_CHECKING:
     from hotshoe.convert import Array, Checkpoint, FileLayout
@@ -20,7 +20,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("decoder_sparse_step", 1, 1)
     checkpoint.require("mlp_only_layers", [], [])
     sizes, rope = read_sizes(checkpoint, head_dim=256), read_rope(checkpoint, "linear", "yarn")
-    keys = sizes.keys() | delta_keys(checkpoint, sizes, rope) | mixture_keys(checkpoint, used=10)
+    keys = sizes.keys() | delta_keys(checkpoint, sizes, rope) | shared_mixture_keys(checkpoint, used=10)
     if not checkpoint.config.get("norm_topk_prob", True):
         keys["expert_weights_norm"] = False  # llama.cpp's converter writes no key, and readers scale the weights
     heads, groups, n_keys = (keys[f"ssm.{n}"] for n in ("time_step_rank", "group_count", "state_size"))

@@ -31,7 +31,6 @@ _NORMS = ("token_embd_norm", "attn_norm", "attn_norm_2", "time_mix_ln", "output_
 _NAMES: dict[str, str | tuple[str, ...]] = {
     "model.embeddings": "token_embd",
     "model.pre_norm": "token_embd_norm",
-    "layers.attn_norm": "attn_norm",
     "layers.ffn_norm": "attn_norm_2",
     "layers.attn.shift.experts": "time_mix_lerp_fused",
     "layers.attn.r_proj": "time_mix_receptance",
