@@ -59,6 +59,7 @@ _ERNIE: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 _GRANITE: dict[str, Any] = {
+    "rms_norm_eps": 1e-3,
     "num_local_experts": 6,
     "num_experts_per_tok": 2,
     "attention_multiplier": 0.2,
@@ -241,7 +242,8 @@ ROWS: dict[str, Row] = {
     "minimax-m2": Row(
         "MiniMaxM2ForCausalLM",
         "minimax-m2",
-        {"head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16, "scoring_func": "sigmoid"},
+        {"head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16, "scoring_func": "sigmoid"}
+        | {"rms_norm_eps": 1e-3},
         n_tokens=60,
         weights={"experts.down_proj": lambda w: w / 2},
     ),
@@ -257,7 +259,14 @@ ROWS: dict[str, Row] = {
         "afmoe",
         _FEW
         | {"head_dim": 32, "num_hidden_layers": 6, "sliding_window": 8, "num_experts": 4, "num_shared_experts": 2}
-        | {"num_dense_layers": 2, "route_scale": 2.8, "mup_enabled": True, "score_func": "sigmoid", "route_norm": True},
+        | {
+            "num_dense_layers": 2,
+            "route_scale": 2.8,
+            "mup_enabled": True,
+            "rms_norm_eps": 1e-3,
+            "score_func": "sigmoid",
+            "route_norm": True,
+        },
         n_tokens=32,
     ),
     "ernie4_5-moe": Row(
