@@ -66,7 +66,7 @@ def page() -> str:
         newest=NEWEST,
     )
     lines = [f"| `{arch}` | {_summary(arch)} | {_oracles(rows[arch])} |\n" for arch in known]
-    refused = [f"| `{arch}` | {why} |\n" for arch, why in sorted(REFUSED.items()) if arch not in known]
+    refused = [f"| `{arch}` | {why} |\n" for arch, why in sorted(REFUSED.items())]
     return head + "".join(lines) + REFUSED_HEAD + "".join(refused)
 
 

@@ -35,7 +35,8 @@ class Dialect:
     arch: str
     """``general.architecture`` of such files."""
     marks: tuple[str, ...] = ()
-    """Globs of keys and tensors, of which such a file has one; "!key" is a key that it lacks. (): each file is one."""
+    """A file is in this dialect if a key or a tensor matches one of these globs, or if the key after "!" is missing.
+    (): every file of this architecture."""
     becomes: str | Callable[[GGUFFile], str] = ""
     """The architecture in GGUF, if it has another name there."""
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -44,8 +45,9 @@ class Dialect:
     """The values of keys that such files lack."""
     values: Mapping[str, Value] = field(default_factory=dict)
     """The values of keys that are wrong in such files, or mean something else."""
-    dropped: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Keys that say nothing beyond the others if they have one of these values; () for any value."""
+    dropped: Mapping[str, tuple[Any, ...] | str] = field(default_factory=dict)
+    """Keys that say nothing beyond the others if they have one of these values; () for any value. A text names the key
+    that says the same, and which the file must have too."""
     rows: Mapping[str, str] = field(default_factory=dict)
     """Tensors with too many rows: they have as many as another tensor has."""
     tensors: Mapping[str, str] = field(default_factory=dict)
@@ -107,7 +109,11 @@ def _translate(file: GGUFFile, dialect: Dialect) -> Translation:
     values = {key: value for key, value in values.items() if value is not None and now.get(key) != value}
     for key, known in dialect.dropped.items():
         name = whole(key, arch)
-        if name in now and name not in values and (not known or now[name] in known):
+        if isinstance(known, str):
+            said = whole(known, arch) in now.keys() | values.keys()
+        else:
+            said = not known or now.get(name) in known
+        if said and name in now and name not in values:
             values[name] = None
     if becomes:
         values["general.architecture"] = becomes
@@ -186,6 +192,13 @@ def _pre(name: str) -> Callable[[GGUFFile], str | None]:
     return lambda file: name if file.metadata.get("tokenizer.ggml.pre") in (None, "", "default") else None
 
 
+def _pre_of_llama3(file: GGUFFile) -> str | None:
+    tokens, found = file.metadata.get("tokenizer.ggml.tokens"), _pre("llama-bpe")(file)
+    # last, because it decodes all tokens
+    is_llama3 = found and isinstance(tokens, GGUFArray) and len(tokens) > 128_009 and tokens[128_009] == "<|eot_id|>"
+    return found if is_llama3 else None
+
+
 def _long(value: Value) -> Callable[[GGUFFile], Any]:
     """A value for models with the longest contexts of Gemma 3."""
     return lambda file: value if (_key(file, "context_length", int) or 0) >= 131_072 else None
@@ -229,7 +242,9 @@ def _too_long(file: GGUFFile) -> bool:
 def _token_types(file: GGUFFile) -> list[int] | None:
     """The types of tokens, with those of bytes (6), and unused ones that are normal (1)."""
     tokens, types = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
-    if tokens.type.code or not isinstance(types, GGUFArray) or not types.type.code or len(types) != len(tokens):
+    if tokens.type.label != "str" or not isinstance(types, GGUFArray):
+        return None
+    if not types.type.code or len(types) != len(tokens):
         return None
     known = (6 if _BYTE.fullmatch(token) else 1 if token.startswith("<unused") else 0 for token in tokens)
     found = [new or old for new, old in zip(known, types, strict=True)]
@@ -261,8 +276,8 @@ _QWEN35: dict[str, Any] = {
     | {
         "ssm.v_head_reordered": (True,),
         "rope.mrope_interleaved": (True,),
-        "mrope_sections": (),
-        "rope.mrope_section": (),
+        "mrope_sections": "rope.dimension_sections",
+        "rope.mrope_section": "rope.dimension_sections",
     },
     "tensors": {r"\.ssm_dt$": ".ssm_dt.bias"},
 }
@@ -333,14 +348,14 @@ DIALECTS: tuple[Dialect, ...] = (
         marks=("rope.swa.*", "*.attn_g.weight"),
         keys={f"rope.swa.{name}": f"rope.{name}_swa" for name in ("dimension_count", "freq_base")} | _YARN,
         dropped={
-            "attention.layer_types": (),  # the pattern says it too
+            "attention.layer_types": "attention.sliding_window_pattern",
             "attention.sink_enabled": (False,),
             "attention.gating_type": (1,),
             "attention.qk_norm": (True,),
             "decoder_sparse_step": (1,),
-            "dense_layers": (),  # leading_dense_block_count says it too
-            "rope.partial_rotary_factor": (),  # the dimension counts say it too
-            "rope.swa.partial_rotary_factor": (),
+            "dense_layers": "leading_dense_block_count",
+            "rope.partial_rotary_factor": "rope.dimension_count",
+            "rope.swa.partial_rotary_factor": "rope.dimension_count_swa",
             "rope.swa.scaling.type": ("linear", "none", "default"),
             "rope.swa.scaling.factor": (1.0,),
         },
@@ -403,7 +418,7 @@ DIALECTS: tuple[Dialect, ...] = (
         defaults={
             "rope.dimension_sections": _sections("rope.mrope_section", "rope.dimension_sections", default=[16, 24, 24])
         },
-        dropped=_PICTURES | {"rope.mrope_section": ()},
+        dropped=_PICTURES | {"rope.mrope_section": "rope.dimension_sections"},
     ),
     Dialect(arch="qwen3vl", **_QWEN3VL),
     Dialect(arch="qwen3vlmoe", **_QWEN3VL),
@@ -415,7 +430,8 @@ DIALECTS: tuple[Dialect, ...] = (
             "rope.dimension_count": _rotated,
         },
         values={"tokenizer.ggml.pre": "chatglm-bpe"},
-        dropped=_PICTURES | {"rope.mrope_section": (), "rope.partial_rotary_factor": ()},  # dimension_count says it
+        dropped=_PICTURES
+        | {"rope.mrope_section": "rope.dimension_sections", "rope.partial_rotary_factor": "rope.dimension_count"},
         tensors={
             r"\.attn_out\.": ".attn_output.",
             r"\.post_attn_norm\.": ".post_attention_norm.",
@@ -435,15 +451,10 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         arch="llama",
-        values={"tokenizer.ggml.pre": lambda file: _pre("llama-bpe")(file) if _is_llama3(file) else None},
+        values={"tokenizer.ggml.pre": _pre_of_llama3},
     ),
 )
 
 
 def _latent(file: GGUFFile) -> int | None:
     return next((t.shape[0] for name, t in file.tensors.items() if name.endswith(".ffn_latent_in.weight")), None)
-
-
-def _is_llama3(file: GGUFFile) -> bool:
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    return isinstance(tokens, GGUFArray) and len(tokens) > 128_009 and tokens[128_009] == "<|eot_id|>"

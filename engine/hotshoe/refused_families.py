@@ -58,7 +58,6 @@ REFUSED: dict[str, str] = {
     "llada": _DIFFUSION,
     "llada-moe": _DIFFUSION,
     "llama-embed": "not written yet: Llama without a causal mask",
-    "llama4": "not written yet: attention in chunks, and experts weighted before their MLP",
     "maincoder": _PLAIN,
     "maple": "a version after those that this release knows",
     "mellum": _PLAIN,

@@ -249,6 +249,32 @@ def test_scales_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         open_checkpoint(coded)
 
 
+@pytest.mark.parametrize("scale", [127, 128, 255])
+@pytest.mark.parametrize("kind", ["modelopt", "mxfp4-packed"])
+def test_scales_without_a_meaning_are_refused(kind: str, scale: int, tmp_path: Path) -> None:
+    """Of NVFP4: NaN and negative ones. Of MXFP4: NaN."""
+    coded, _ = both(tmp_path, kind)
+    path, name = coded / "model.safetensors", "model.layers.0.mlp.up_proj.weight_scale"
+    stored = safetensors.load_file(path)
+    stored[name].view(torch.uint8)[1, 2] = scale
+    safetensors.save_file(stored, path, {"format": "pt"})
+    if kind == "mxfp4-packed" and scale < 255:
+        convert(coded, tmp_path / "x.gguf", "f16")
+        return
+    with pytest.raises(ConversionError, match=r"up_proj\.weight_scale .*negative or not a number"):
+        convert(coded, tmp_path / "x.gguf", "f16")
+
+
+@pytest.mark.parametrize("kind", ["modelopt", "mxfp4-packed"])
+def test_scales_of_another_type_are_refused(kind: str, tmp_path: Path) -> None:
+    coded, _ = both(tmp_path, kind)
+    path, name = coded / "model.safetensors", "model.layers.0.mlp.up_proj.weight_scale"
+    stored = safetensors.load_file(path)
+    safetensors.save_file(stored | {name: stored[name].float()}, path, {"format": "pt"})
+    with pytest.raises(ConversionError, match="do not fit each other"):
+        open_checkpoint(coded)
+
+
 def test_any_codes_and_scales_are_read_or_refused(tmp_path: Path) -> None:
     """Random types and shapes; what is accepted has the shape that it says."""
     rng, accepted = np.random.default_rng(1), 0

@@ -116,7 +116,12 @@ REFUSED: list[tuple[str, dict[str, Any], type[HotshoeError], str]] = [
     ("Lfm2ForCausalLM", {"layer_types": ["conv"]}, ModelFileError, "layer_types.*expected a list of 3, each conv or"),
     ("Lfm2ForCausalLM", {"layer_types": ["conv", "ssm", "conv"]}, ModelFileError, "each conv or full_attention"),
     ("Lfm2ForCausalLM", {"layer_types": [[], {}, 1]}, ModelFileError, "each conv or full_attention"),
-    ("Lfm2ForCausalLM", {"layer_types": None, "full_attn_idxs": 1}, ModelFileError, "expected a list of 3"),
+    (
+        "Lfm2ForCausalLM",
+        {"layer_types": None, "full_attn_idxs": 1},
+        ModelFileError,
+        "idxs: 1; expected a list",
+    ),
     ("Lfm2ForCausalLM", {"block_multiple_of": 2**31}, ConversionError, "is 2147483648; expected 0 to"),
     ("DeepseekV3ForCausalLM", {"rope_parameters": MSCALE}, ConversionError, "mscale is 0.7 and mscale_all_dim 1.0"),
 ]

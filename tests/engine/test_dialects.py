@@ -22,7 +22,7 @@ from hotshoe.load_request import open_file
 from hotshoe.loading import task_of
 from hotshoe.runner.text import TextModel
 from hotshoe.tasks import Task
-from hotshoe_core.errors import ModelFileError
+from hotshoe_core.errors import HotshoeError, ModelFileError
 from hotshoe_core.gguf import GGUFFile
 from tests.families.made import Made
 from tests.families.rows import ROWS
@@ -330,3 +330,31 @@ def test_wrong_types_are_errors_that_name_the_key(data: Path, tmp_path: Path) ->
     keys = {"gemma3.mm.tokens_per_image": 256, "gemma3.context_length": "long"}
     with pytest.raises(ModelFileError, match=r"gemma3\.context_length.*expected int"):
         load(rewrite(plain, tmp_path / "x.gguf", keys), "reference")
+
+
+def test_a_vocabulary_of_arrays_is_an_error(tmp_path: Path) -> None:
+    plain = Made("gemma3n", ROWS["gemma3n"], tmp_path).file()
+    with GGUFFile(plain) as file:
+        n = len(file.metadata["tokenizer.ggml.tokens"]) + 2
+    keys = {"tokenizer.ggml.tokens": [["a"]] * n, "tokenizer.ggml.token_type": [1] * n}
+    with pytest.raises(HotshoeError, match=r"tokenizer\.ggml\.tokens"):
+        load(rewrite(plain, tmp_path / "x.gguf", keys), "reference")
+
+
+@pytest.mark.parametrize(
+    ("arch", "key", "other"),
+    [
+        ("laguna", "attention.layer_types", "attention.sliding_window_pattern"),
+        ("laguna", "dense_layers", "leading_dense_block_count"),
+        ("laguna", "rope.partial_rotary_factor", "rope.dimension_count"),
+        ("laguna", "rope.swa.partial_rotary_factor", "rope.dimension_count_swa"),
+        ("glmocr", "rope.partial_rotary_factor", "rope.dimension_count"),
+    ],
+)
+def test_keys_are_dropped_only_if_another_says_it(data: Path, tmp_path: Path, arch: str, key: str, other: str) -> None:
+    plain = data / "llamacpp" / "LlamaForCausalLM.gguf"
+    for more in ({}, {f"{arch}.{other}": 1}):
+        keys = {"general.architecture": arch, f"{arch}.rope.swa.freq_base": 1e4, f"{arch}.{key}": 1} | more
+        with GGUFFile(rewrite(plain, tmp_path / "x.gguf", keys)) as file:
+            translated = translate(file).file.metadata
+        assert (f"{translated['general.architecture']}.{key}" in translated) == (not more)

@@ -43,6 +43,7 @@ def router(**changes: Any) -> Any:
         {},
         {"normalize_experts": False, "expert_scale": 2.5},
         {"gating": "softmax_of_chosen"},
+        {"gating": "sigmoid_of_chosen", "n_expert_groups": 4, "n_expert_groups_used": 2, "expert_scale": 2.5},
         {"gating": "sigmoid", "expert_scale": 1.5},
         {"gating": "softmax", "n_expert_groups": 4, "n_expert_groups_used": 2, "normalize_experts": False},
         {"gating": "sigmoid", "n_expert_groups": 4, "n_expert_groups_used": 2},
@@ -56,8 +57,6 @@ def test_routers(changes: dict[str, Any], corrected: bool) -> None:
     """As DeepSeek's own code and gpt-oss's choose and weigh, written down in torch."""
     torch = pytest.importorskip("torch")
     cfg = router(**changes)
-    if corrected and cfg.gating == "softmax_of_chosen":
-        pytest.skip("no model corrects those")
     mixture = MixtureOfExperts(cfg)
     choose(mixture)
     shared = {f"ffn_{p}_shexp": values(*s) for p, s in (("gate", (4, 6)), ("up", (4, 6)), ("down", (6, 4)))}
@@ -69,21 +68,24 @@ def test_routers(changes: dict[str, Any], corrected: bool) -> None:
     t = {name: torch.from_numpy(a) for name, a in w.items()}
     rows = torch.from_numpy(x)
     logits = rows @ t["ffn_gate_inp"].T
-    if cfg.gating == "softmax_of_chosen":
-        top, chosen = logits.topk(3)
-        weights = top.softmax(-1)
-    else:
-        functions = {"sigmoid": torch.sigmoid, "sqrt_softplus": lambda x: torch.nn.functional.softplus(x).sqrt()}
-        scores = functions.get(cfg.gating, lambda x: x.softmax(-1))(logits)
-        choice = scores + t["exp_probs_b.bias"] if corrected else scores
-        groups = choice.view(7, cfg.n_expert_groups, -1)
-        ranks = groups.topk(2).values.sum(-1) if cfg.gating == "sigmoid" else groups.max(-1).values
-        inside = torch.zeros_like(ranks).scatter_(1, ranks.topk(cfg.n_expert_groups_used).indices, 1).bool()
-        choice = groups.masked_fill(~inside[..., None], float("-inf")).view(7, 8)
-        chosen = choice.topk(3).indices
-        weights = scores.gather(1, chosen)
-        if cfg.normalize_experts:
-            weights = weights / weights.sum(-1, keepdim=True)
+    functions = {
+        "sigmoid": torch.sigmoid,
+        "sqrt_softplus": lambda x: torch.nn.functional.softplus(x).sqrt(),
+        "softmax": lambda x: x.softmax(-1),
+    }
+    name, _, of_chosen = cfg.gating.partition("_of_")
+    scores = logits if of_chosen else functions[name](logits)
+    choice = scores + t["exp_probs_b.bias"] if corrected else scores
+    groups = choice.view(7, cfg.n_expert_groups, -1)
+    ranks = groups.topk(2).values.sum(-1) if name == "sigmoid" else groups.max(-1).values
+    inside = torch.zeros_like(ranks).scatter_(1, ranks.topk(cfg.n_expert_groups_used).indices, 1).bool()
+    choice = groups.masked_fill(~inside[..., None], float("-inf")).view(7, 8)
+    chosen = choice.topk(3).indices
+    weights = scores.gather(1, chosen)
+    if of_chosen:
+        weights = functions[name](weights)
+    if cfg.normalize_experts:
+        weights = weights / weights.sum(-1, keepdim=True)
     weights = weights * (cfg.expert_scale or 1.0)
     expected = torch.zeros(7, 6)
     for n in range(7):

@@ -369,7 +369,7 @@ def test_per_layer_values_of_another_length(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "keys", "words"),
     [
-        ("MixtralForCausalLM", {"llama.expert_used_count": 5}, "5 experts are used, but there are only 4"),
+        ("MixtralForCausalLM", {"llama.expert_used_count": 5}, "5 of 4 experts are used"),
         (
             "MixtralForCausalLM",
             {"llama.expert_count": 3},
@@ -379,7 +379,7 @@ def test_per_layer_values_of_another_length(data: Path, tmp_path: Path) -> None:
         (
             "DeepseekV3ForCausalLM",
             {"deepseek2.expert_group_used_count": 9},
-            "9 groups of experts are used, but there are only 4",
+            "9 of 4 groups of experts are used",
         ),
         (
             "DeepseekV3ForCausalLM",

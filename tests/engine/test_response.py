@@ -180,6 +180,32 @@ def test_a_file_may_carry_its_own() -> None:
     assert response_template({}, "{{ messages }}") is None
 
 
+@pytest.mark.parametrize("format", FORMATS, ids=lambda f: f.name)
+def test_white_space_without_end_is_read(format: Any) -> None:
+    template = ResponseTemplate.from_json(format.template())
+    assert read(template, PROMPT, "a", *"\n" * 1000, "b")["content"].split() == ["a", "b"]
+    assert read(template, PROMPT, "a" + "\n" * 5000 + "b")["content"].split() == ["a", "b"]
+
+
+@pytest.mark.parametrize("change", [{}, {"open": "<T>", "content": "json", "close_pattern": "(?:a|a)+b"},
+                                    {"open_pattern": "(?:a|a)+b"}])  # fmt: skip
+def test_a_pattern_that_takes_too_long_leaves_the_rest_as_content(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotshoe.chat.response._TIMEOUT", 0.05)
+    spec: dict[str, Any] = {"start_anchor": "A:", "fields": {"content": {}}}
+    if change:
+        spec["fields"]["x"] = change
+    else:
+        spec = {"start_anchor_pattern": "(?:a|a)+b", "fields": {"content": {}}}
+    found = read(ResponseTemplate.from_json(spec), f"{'a' * 60}c A:", f"<T>{'a' * 60}c", " more")
+    assert found["content"].replace("\n", "").endswith(f"{'a' * 60}c more")
+    assert "x" not in found
+
+
+TAGS = {"open": "x", "content": "xml-inline"}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -195,6 +221,14 @@ def test_a_file_may_carry_its_own() -> None:
         ({"fields": {"a": {"open": "x", "transform": "a {content}"}}}, "mixes a placeholder"),
         ({"fields": {"a": {"open": []}}}, "not a text, or a list of texts"),
         ({"fields": {"a": {"open": "x", "join": "y"}}}, "'join' needs"),
+        ({"fields": {"a": {"open": "x", "content": []}}}, "content is"),
+        ({"fields": {"a": {"open": "x", "content_args": []}}}, "content_args is not an object"),
+        ({"fields": {"a": {"open": "x", "content": "xml-inline"}}}, "tag_pattern is not a regular expression"),
+        ({"fields": {"a": TAGS | {"content_args": {"tag_pattern": "<a>(.*?)</a>"}}}}, "no group 'key'"),
+        ({"fields": {"a": {"open": "x", "content_args": {"value_parser": "json"}}}}, "value_parser is not an object"),
+        ({"fields": {"a": {"open": "x", "content_args": {"value_parser": {"name": "yaml"}}}}}, "content is 'yaml'"),
+        ({"fields": {"a": {"open": "x", "content_args": {"line_sep": 5}}}}, "line_sep is not a text"),
+        ({"fields": {"a": {"open": "x", "content_args": {"string_delims": ["a"]}}}}, "string_delims"),
     ],
 )
 def test_a_template_that_is_not_valid(change: dict[str, Any], words: str) -> None:

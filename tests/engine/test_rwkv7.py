@@ -148,6 +148,7 @@ def test_the_longest_token_wins_even_if_the_rest_has_none() -> None:
         (vocabulary("a\\"), "invalid escape"),
         (vocabulary(types={65: 3}), "none for the byte 0x41"),
         (vocabulary("a" * 5000), "5000 characters"),
+        (vocabulary("\\x61"), "tokens 97 and 256 are both b'a'"),
     ],
 )
 def test_invalid_vocabularies(metadata: dict[str, Any], message: str) -> None:

@@ -110,6 +110,27 @@ def test_what_a_client_may_send_without_effect(scripted: Server) -> None:
     )
 
 
+def test_a_result_that_is_an_error_says_so() -> None:
+    from hotshoe.serve.anthropic import _converted
+
+    block = {"type": "tool_result", "tool_use_id": "t", "content": "no such file", "is_error": True}
+    assert _converted(0, {"role": "user", "content": [block]})[0]["content"] == "Error: no such file"
+
+
+def test_what_the_server_did_not_expect_is_an_error_of_the_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.testclient import TestClient
+
+    from hotshoe.serve import app
+    from hotshoe.serve.front import Front
+
+    async def broken(*_: Any) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(app.anthropic, "messages", broken)
+    response = TestClient(app.make_app(Front([])), base_url="http://localhost").post("/v1/messages", json={})
+    assert (response.status_code, response.json()["type"]) == (500, "error")
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
@@ -117,6 +138,11 @@ def test_what_a_client_may_send_without_effect(scripted: Server) -> None:
         ({"messages": []}, "invalid_request_error", "at least one message"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "invalid_request_error", "reads texts only"),
         ({"messages": [{"role": "user", "content": 5}]}, "invalid_request_error", "a list of blocks"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": 5}]}]},
+            "invalid_request_error",
+            "content.0.content is not",
+        ),
         ({"tools": [{"type": "web_search_20250305", "name": "x"}]}, "invalid_request_error", "does not run"),
         ({"tool_choice": {"type": "any"}}, "invalid_request_error", "not supported"),
         ({"messages": [{"role": "user", "content": "a" * 9000}]}, "invalid_request_error", "tokens > 4096 maximum"),

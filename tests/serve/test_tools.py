@@ -110,6 +110,14 @@ def test_ollama_with_a_tool(scripted: Server) -> None:
         assert "".join(part.message.content or "" for part in parts) == "It says hello."
 
 
+def test_requests_at_the_edge_are_answered(scripted: Server) -> None:
+    body = {"model": "agent", "messages": [QUESTION], "max_tokens": 2}
+    assert scripted.post("/v1/chat/completions", body | {"n": 2, "seed": 2**64 - 1}).status_code == 200
+    call = {"function": {"name": "f", "arguments": "[" * 200_000}}
+    deep = body | {"messages": [QUESTION, {"role": "assistant", "tool_calls": [call]}, QUESTION]}
+    assert scripted.post("/v1/chat/completions", deep).status_code == 400, "it is passed on, and is too long"
+
+
 @pytest.mark.parametrize(
     ("change", "param", "words"),
     [
@@ -118,6 +126,11 @@ def test_ollama_with_a_tool(scripted: Server) -> None:
         ({"tool_choice": "required"}, "tool_choice", "not supported"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "messages[0].tool_calls[0]", "name"),
         ({"chat_template_kwargs": {"unheard_of": 1}}, None, "unheard_of"),
+        ({"chat_template_kwargs": {"messages": [1]}}, "chat_template_kwargs", "'messages'"),
+        ({"chat_template_kwargs": {"tools": [1]}}, "chat_template_kwargs", "'tools'"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs", "'self'"),
+        ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls", "not a list"),
+        ({"response_format": {"type": "json_schema", "json_schema": "x"}}, "response_format", "json_schema"),
     ],
 )
 def test_a_wrong_request(scripted: Server, change: dict[str, Any], param: str | None, words: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import regex
 
-__all__ = ["PARSERS", "check_transform", "parse_content", "transformed"]
+__all__ = ["check_content", "check_transform", "parse_content", "transformed"]
 
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 _TIMEOUT = 1.0
@@ -210,6 +210,34 @@ PARSERS: dict[str, Callable[[str, Mapping[str, Any]], Any]] = {
     "python-call-list": lambda text, _: _Calls(text).read(),
 }
 """By the name in a template: a function of a field's text and its ``content_args``. They raise ValueError."""
+
+
+def check_content(name: Any, args: Any) -> None:
+    """Raise ValueError unless ``name`` is a parser, and ``args`` are arguments that it can use."""
+    if not isinstance(name, str) or name not in PARSERS:
+        raise ValueError(f"content is {name!r:.40}; expected one of {', '.join(PARSERS)}")
+    if not isinstance(args, dict):
+        raise ValueError("content_args is not an object")
+    if name == "xml-inline":
+        try:
+            groups = regex.compile(args.get("tag_pattern"), regex.DOTALL).groupindex
+        except (regex.error, TypeError) as error:
+            raise ValueError(f"tag_pattern is not a regular expression: {error}") from None
+        if "key" not in groups:
+            raise ValueError("tag_pattern has no group 'key'")
+    for key, default in (("line_sep", "\n"), ("kv_sep", ":")):
+        if not isinstance(given := args.get(key, default), str) or not given:
+            raise ValueError(f"{key} is not a text")
+    marks = args.get("string_delims", [])
+    if not isinstance(marks, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(mark, str) and mark for mark in pair)
+        for pair in marks
+    ):
+        raise ValueError("string_delims is not a list of pairs of texts")
+    if (parser := args.get("value_parser")) is not None:
+        if not isinstance(parser, dict):
+            raise ValueError("value_parser is not an object")
+        check_content(parser.get("name", "text"), parser.get("args", {}))
 
 
 def parse_content(text: str, name: str, args: Mapping[str, Any]) -> Any:

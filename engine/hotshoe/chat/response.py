@@ -9,7 +9,8 @@ carry one; ``hotshoe.chat.responses`` has those of formats that are in wide use.
         for event in reader.feed(piece): ...
     message = reader.finish()          # {"role": "assistant", "content": "…", "tool_calls": […]}
 
-What cannot be read, such as a call whose JSON is damaged, becomes content, as the model wrote it.
+What cannot be read, such as a call whose JSON is damaged, becomes content, as the model wrote it. So does what follows
+when a pattern takes longer than a second.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 import regex
 
-from hotshoe.chat._contents import PARSERS, check_transform, parse_content, transformed
+from hotshoe.chat._contents import check_content, check_transform, parse_content, transformed
 from hotshoe.chat._typed import typed_arguments
 from hotshoe_core.errors import ChatTemplateError
 
@@ -34,7 +35,6 @@ _FIELD_KEYS = frozenset(
         *("optional", "transform", "transform_each"),
     }
 )
-_STREAMED = frozenset({"text", "int", "float", "bool"})
 _TIMEOUT = 1.0  # seconds for a search: a pattern of a file may take exponential time
 
 
@@ -154,13 +154,12 @@ def _field(name: str, entry: Any) -> _Field:
     if unknown := sorted(entry.keys() - _FIELD_KEYS):
         raise _invalid(f"{where} has the unknown key {unknown[0]!r}")
     content, join = entry.get("content", "text"), entry.get("join")
-    if content not in PARSERS:
-        raise _invalid(f"{where}: content is {content!r:.40}; expected one of {', '.join(PARSERS)}")
     if join is not None and not (isinstance(join, str) and entry.get("repeats")):
         raise _invalid(f"{where}: 'join' needs a text, and 'repeats'")
     opening, closing = _delimiter(entry, "open", where), _delimiter(entry, "close", where)
     transform = entry.get("transform")
     try:
+        check_content(content, entry.get("content_args", {}))
         check_transform(transform)
     except ValueError as error:
         raise _invalid(f"{where}: {error}") from None
@@ -199,10 +198,15 @@ class ResponseReader:
         self._is_open = False
         self._opening = ""
         self._captures: dict[str, str] = {}
+        self._is_searched = True
+        """Whether delimiters are looked for. It is False after a pattern took too long."""
         self._body = ""
         self.message: dict[str, Any] = deepcopy(template.defaults)
         """The fields that are complete."""
-        begun = [match.end() for match in template.anchor.pattern.finditer(prompt, timeout=_TIMEOUT)]
+        try:
+            begun = [match.end() for match in template.anchor.pattern.finditer(prompt, timeout=_TIMEOUT)]
+        except TimeoutError:
+            begun = []
         self.initial_events = list(self._read(prompt[begun[-1] :], at_end=False)) if begun else []
         """What the prompt had of the answer already."""
 
@@ -220,7 +224,13 @@ class ResponseReader:
     def _read(self, text: str, at_end: bool) -> Iterator[Event]:
         self._buffer += text
         while True:
-            found, held = self._next_delimiter(at_end)
+            try:
+                found, held = self._next_delimiter(at_end)
+            except TimeoutError:  # a pattern of the file: what is left belongs to no other field
+                self._is_searched = False
+                if self._now is not self._rest:
+                    yield from self._close("")
+                continue
             if found is None:
                 end = len(self._buffer) if at_end else max(held, self._position)
                 yield from self._add(self._buffer[self._position : end])
@@ -261,6 +271,8 @@ class ResponseReader:
 
     def _watched(self) -> Iterator[tuple[_Field, _Delimiter, bool]]:
         """The delimiters that may come now: the end of the open field; otherwise the beginning of each."""
+        if not self._is_searched:
+            return
         if self._now is not None and self._now.close is not None:
             yield self._now, self._now.close, True
         if self._now is self._rest:
@@ -304,8 +316,3 @@ class ResponseReader:
         name = self._rest.name if self._rest is not None else "content"
         before = self.message.get(name)
         self.message[name] = f"{before}\n{text}" if isinstance(before, str) and before else text
-
-    @staticmethod
-    def is_streamed(entry: _Field) -> bool:
-        """Whether the chunks of a field are its value, which need not be read as a whole first."""
-        return entry.content in _STREAMED

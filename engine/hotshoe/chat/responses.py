@@ -34,6 +34,10 @@ _CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{conte
 _LISTED = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
 
 
+_GAP = r"(?:(?<!\s)\s+)?"
+"""White space before a mark. A search that begins with ``\\s*`` takes quadratic time in white space; this is linear."""
+
+
 class Format(NamedTuple):
     """A format, and the texts by which a chat template that writes it is known: all of them are in it."""
 
@@ -48,13 +52,15 @@ class Format(NamedTuple):
 
     def template(self) -> dict[str, Any]:
         """The response template."""
-        opening, closing = (rf"\s*(?:{pattern})\s*" for pattern in self.think)
+        opening, closing = (rf"{_GAP}(?:{pattern})\s*" for pattern in self.think)
         fields: dict[str, Any] = {
             "reasoning_content": {"open_pattern": opening, "close_pattern": closing, "repeats": True, "join": "\n"}
         }
         if self.calls is not None:
-            fields["tool_calls"] = self.calls
-        ends = rf"\s*(?:{self.marks_between}|{_ENDS})\s*"
+            patterns = {name: self.calls[name] for name in ("open_pattern", "close_pattern")}
+            gaps = {n: _GAP + p.removeprefix(r"\s*") for n, p in patterns.items() if p.startswith(r"\s*")}
+            fields["tool_calls"] = self.calls | gaps
+        ends = rf"{_GAP}(?:{self.marks_between}|{_ENDS})\s*"
         fields["content"] = {"close_pattern": ends, "repeats": True, "join": "\n"}
         return {"defaults": {"role": "assistant"}, "start_anchor": list(_ANCHORS), "fields": fields}
 
@@ -92,7 +98,7 @@ FORMATS = (
         "harmony",
         ("<|channel|>", "<|message|>"),
         _json(
-            r"(?:<\|start\|>assistant)?\s*(?:<\|channel\|>\w+)?\s*to=functions\.(?P<name>[\w.-]+)"
+            rf"(?:<\|start\|>assistant\s*|{_GAP})(?:<\|channel\|>\w+\s*)?to=functions\.(?P<name>[\w.-]+)"
             r"\s*(?:<\|channel\|>\w+)?\s*(?:<\|constrain\|>)?\s*\w*\s*<\|message\|>",
             r"<\|call\|>|<\|end\|>",
         ),
@@ -127,7 +133,7 @@ FORMATS = (
         "kimi_k2",
         ("<|tool_call_argument_begin|>",),
         _json(
-            r"(?:<\|tool_calls_section_begin\|>)?\s*<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[\w.-]+?)(?::\d+)?"
+            rf"(?:<\|tool_calls_section_begin\|>\s*|{_GAP})<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[\w.-]+?)(?::\d+)?"
             r"\s*<\|tool_call_argument_begin\|>",
             r"<\|tool_call_end\|>",
         ),
@@ -157,7 +163,7 @@ FORMATS = (
         "deepseek",
         ("<｜tool▁call▁begin｜>",),
         _json(
-            r"(?:<｜tool▁calls▁begin｜>)?\s*<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?(?P<name>[^\n<]+)"
+            rf"(?:<｜tool▁calls▁begin｜>\s*|{_GAP})<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?(?P<name>[^\n<]+)"
             r"(?:<｜tool▁sep｜>|\n```json\n)",
             r"(?:\n```)?<｜tool▁call▁end｜>",
         ),
@@ -177,7 +183,8 @@ FORMATS = (
         "muse",
         ("<atem:function_calls>",),
         _tags(
-            r"(?:<\|start\|>assistant)?(?: to=[^<]+<\|message\|>)?\s*(?:<atem:function_calls>\s*)?"
+            rf"(?:<\|start\|>assistant(?: to=[^<]+<\|message\|>)?\s*| to=[^<]+<\|message\|>\s*|{_GAP})"
+            r"(?:<atem:function_calls>\s*)?"
             r'<atem:invoke name="(?P<name>[^"]+)">',
             r"</atem:invoke>",
             r'<atem:parameter name="(?P<key>[^"]+)"[^>]*>(?P<value>.*?)</atem:parameter>',

@@ -96,9 +96,8 @@ def _keys(path: Path | None) -> frozenset[str]:
 
     if path is None:
         return frozenset()
-    keys = frozenset(
-        line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip() and line[0] != "#"
-    )
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    keys = frozenset(line for line in lines if line and line[0] != "#")
     if not keys:
         raise OptionError(f"--api-keys: {path} has no key", hint="write one on each line")
     return keys

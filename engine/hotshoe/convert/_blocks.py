@@ -72,7 +72,7 @@ class Scaled(StoredTensor):
         if self.dtype == "FP8":
             value: Array = _TABLES[self.codes.dtype][codes] * self._spread(_floats(self.scales))
             return value
-        scales = _floats(self.scales)[..., None]  # (..., rows, blocks, 1)
+        scales = _TABLES[self.scales.dtype][self._raw_scales()][..., None]  # (..., rows, blocks, 1)
         value = _E2M1[_nibbles(codes).reshape(*scales.shape[:-1], -1)] * scales
         if self.factor is not None:
             value *= self.factors().reshape(-1, *[1] * (value.ndim - 1))
@@ -80,12 +80,12 @@ class Scaled(StoredTensor):
 
     def read_blocks(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The blocks as GGUF has them, without the factor: (..., rows, bytes of a row)."""
-        scales = read_raw(self.scales)  # (..., rows, blocks)
+        scales = self._raw_scales()  # (..., rows, blocks)
         codes = _nibbles(read_raw(self.codes)).reshape(*scales.shape, -1)
         half = codes.shape[-1] // 2
         codes = codes[..., :half] | codes[..., half:] * np.uint8(16)
         if self.dtype == "NVFP4":  # four blocks of 16, after their scales
-            scales = (scales & 127).reshape(*scales.shape[:-1], -1, 4)  # without the sign
+            scales = scales.reshape(*scales.shape[:-1], -1, 4)
             codes = codes.reshape(*scales.shape[:-1], -1)
         else:
             scales = scales[..., None]
@@ -98,6 +98,16 @@ class Scaled(StoredTensor):
             return np.ones(1, np.float32)
         value = _floats(stored).reshape(-1)
         return np.float32(1) / value if self.inverse else value
+
+    def _raw_scales(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The bytes of the scales of MXFP4 or NVFP4. Raises ConversionError if one is negative or not a number."""
+        scales = read_raw(self.scales)
+        if scales.size and scales.max() >= (127 if self.dtype == "NVFP4" else 255):
+            raise ConversionError(
+                f"tensor {self.scales.name} of {self.scales.path} has a scale that is negative or not a number",
+                hint="convert the original checkpoint, which is not quantized",
+            )
+        return scales
 
     def _spread(self, scales: Array) -> Array:
         """Repeat scales over their blocks, so that they can be multiplied with the codes."""
@@ -165,6 +175,8 @@ def _scaled(
         fits = len(codes.shape) > 1 and scales.shape == (*codes.shape[:-1], 2 * codes.shape[-1] // size)
         shape = (*codes.shape[:-1], size * scales.shape[-1]) if fits else ()
         fits = fits and shape[-1] == 2 * codes.shape[-1]
+    if kind != "FP8":
+        fits = fits and scales.dtype in (("F8_E4M3",) if kind == "NVFP4" else ("U8", "F8_E8M0"))
     matrices = (1, shape[0]) if len(shape) > 2 else (1,)
     factors = [part for part in (factor, inputs) if part is not None]
     if (

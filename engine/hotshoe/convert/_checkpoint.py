@@ -22,6 +22,7 @@ __all__ = ["REQUIRED", "Checkpoint", "open_checkpoint", "open_weights"]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_MAX_DEPTH = 32  # of config.json; those of published models have fewer than 8
 REQUIRED = object()  # the default of settings that have none
 
 
@@ -68,9 +69,17 @@ class Checkpoint:
             raise self.invalid(key, value, "a whole number of at least 1")
         return value
 
-    def count(self, key: str) -> int:
-        """Read an integer of at least 0 from config.json, or 0 if it is missing. Raises ModelFileError if invalid."""
-        return 0 if self.config.get(key) in (None, 0) else self.integer(key)
+    def count(self, key: str, default: int = 0) -> int:
+        """Read an integer of at least 0 from config.json. Raises ModelFileError if it is invalid."""
+        value = self.config.get(key)
+        return 0 if value == 0 else self.integer(key, default)
+
+    def kinds(self, key: str, n: int, known: Sequence[str], default: list[str] | None = None) -> list[str]:
+        """Read the kinds of ``n`` layers. Raises ModelFileError unless config.json has a list of known ones."""
+        kinds = self.config.get(key) or default
+        if not isinstance(kinds, list) or len(kinds) != n or not all(kind in known for kind in kinds):
+            raise self.invalid(key, kinds, f"a list of {n}, each {' or '.join(known)}")
+        return kinds
 
     def leading(self, key: str, n: int, first: str, rest: str) -> int:
         """Count the ``first`` at the start of a list of ``n`` in config.json; 1 if it is missing, as in most models.
@@ -114,7 +123,8 @@ class Checkpoint:
 
         For options of a model that the converted model does not implement.
         """
-        value = self.config.get(key, default)
+        value = self.config.get(key)
+        value = default if value is None else value
         if value is not None and value not in accepted:
             raise self.refusal(f"{key} is {value!r}; hotshoe converts models with {' or '.join(map(repr, accepted))}")
 
@@ -176,7 +186,7 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
             path=model,
             hint="pass the folder that contains config.json and model.safetensors",
         )
-    config = Settings(read_object(model / "config.json"))
+    config = _read_settings(model / "config.json")
     tensors = join_scales(_index(model), config)
     for part in sentence.dense:
         tensors |= {f"{part}.{name}": tensor for name, tensor in _index(folder / part).items()}
@@ -189,8 +199,19 @@ def open_weights(file: Path) -> Checkpoint:
     Raises ModelFileError if a file is missing or damaged.
     """
     folder = file.parent
-    config = Settings(read_object(folder / "config.json") if (folder / "config.json").is_file() else {})
+    config = _read_settings(folder / "config.json") if (folder / "config.json").is_file() else Settings({})
     return Checkpoint(file, folder, config, join_scales(read_header(file), config), read_sentence_modules(folder))
+
+
+def _read_settings(path: Path) -> Settings:
+    values = read_object(path)
+    inner: list[Any] = [values]
+    for _ in range(_MAX_DEPTH):
+        inner = [v for each in inner for v in (each.values() if isinstance(each, dict) else each)]
+        inner = [v for v in inner if isinstance(v, (dict, list))]
+    if inner:
+        raise ModelFileError(f"values are nested deeper than {_MAX_DEPTH}", path=path, hint="download the file again")
+    return Settings(values)
 
 
 def _index(model: Path) -> dict[str, StoredTensor]:

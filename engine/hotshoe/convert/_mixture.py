@@ -76,13 +76,9 @@ def windowed_layers(checkpoint: Checkpoint, n_layers: int, *, period: int, dense
 
     Raises ModelFileError if layer_types is invalid.
     """
-    kinds = checkpoint.config.get("layer_types")
-    if kinds is None:
-        return _usual(n_layers, period, dense_first)
     known = ("full_attention", "sliding_attention")
-    if not isinstance(kinds, list) or len(kinds) != n_layers or not all(kind in known for kind in kinds):
-        raise checkpoint.invalid("layer_types", kinds, f"a list of {n_layers}, each {' or '.join(map(repr, known))}")
-    return [kind == "sliding_attention" for kind in kinds]
+    usual = [known[windowed] for windowed in _usual(n_layers, period, dense_first)]
+    return [kind == "sliding_attention" for kind in checkpoint.kinds("layer_types", n_layers, known, usual)]
 
 
 def window_keys(checkpoint: Checkpoint, n_layers: int, *, period: int, dense_first: bool = False) -> dict[str, Any]:

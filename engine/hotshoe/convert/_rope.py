@@ -85,7 +85,14 @@ class Rope:
     def n_rotated(self, head_dim: int, share: float = 1.0) -> int:
         """The elements of a head that rotate. ``share``: their part of the head, if config.json does not give it."""
         stated = self.checkpoint.number("partial_rotary_factor", share)
-        return int(head_dim * self.number("partial_rotary_factor", stated))
+        return int(head_dim * self.share(stated))
+
+    def share(self, default: float = 1.0) -> float:
+        """The part of a head that rotates. Raises ModelFileError unless it is above 0 and at most 1."""
+        value = self.number("partial_rotary_factor", default)
+        if value > 1:
+            raise self.checkpoint.invalid("rope partial_rotary_factor", value, "a number up to 1")
+        return value
 
     def keys(self) -> dict[str, Any]:
         """The GGUF keys. The kinds llama3 and longrope need tensors as well."""
@@ -134,7 +141,10 @@ def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, loca
 
     Raises ConversionError if the scaling is not one of ``kinds``; ModelFileError if a setting is invalid.
     """
-    stated = checkpoint.config.get("rope_parameters") or checkpoint.config.get("rope_scaling") or {}
+    stated, older = checkpoint.config.get("rope_parameters"), checkpoint.config.get("rope_scaling")
+    if stated and older and not _covers(stated, older):
+        raise checkpoint.refusal("it has rope_parameters and rope_scaling, and they differ", hint="remove one of them")
+    stated = stated or older or {}
     sets = [stated]
     if isinstance(stated, dict) and ("full_attention" in stated or "sliding_attention" in stated):
         sets = [stated.get("full_attention") or {}, stated.get("sliding_attention") or {}]
@@ -159,6 +169,14 @@ def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, loca
     elif local_theta is not None:
         local_theta = checkpoint.number("rope_local_base_freq", local_theta)
     return Rope(checkpoint, kind, base, local_theta, settings, sliding)
+
+
+def _covers(stated: Any, older: Any) -> bool:
+    """Whether ``stated`` says all that ``older`` says, and has the same kind."""
+    if not isinstance(stated, dict) or not isinstance(older, dict):
+        return False
+    said = {key: older.get(key) for key in older if key not in ("type", "rope_type")}  # get: they count as read
+    return _kind(stated) == _kind(older) and all(value in (None, stated.get(key)) for key, value in said.items())
 
 
 def _kind(settings: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ ARITHMETIC: dict[str, tuple[Any, ...]] = {
     "embedding_multiplier": (1.0,),
     "final_logit_softcapping": (0.0,),
     "first_k_dense_replace": (0,),
+    "is_causal": (True,),
     "key_multiplier": (1.0,),
     "lm_head_multiplier": (1.0,),
     "logit_scale": (1.0,),
@@ -41,11 +42,14 @@ ARITHMETIC: dict[str, tuple[Any, ...]] = {
     "no_rope_layer_interval": (),
     "no_rope_layers": ([],),
     "norm_topk_prob": (),
+    "num_kv_shared_layers": (0,),
     "parallel_attn": (False,),
     "partial_rotary_factor": (1.0,),
+    "position_embedding_type": ("absolute", "rope", "rotary"),  # tensors tell absolute positions from RoPE
     "qk_layernorm": (False,),
     "query_pre_attn_scalar": (),
     "residual_multiplier": (1.0,),
+    "rope_interleave": (False,),
     "rope_local_base_freq": (),
     "rotary_pct": (1.0,),
     "routed_scaling_factor": (1.0,),
@@ -56,6 +60,7 @@ ARITHMETIC: dict[str, tuple[Any, ...]] = {
     "ssm_in_multiplier": (1.0,),
     "ssm_multipliers": ([1.0] * 5,),
     "swiglu_limit": (),
+    "use_bidirectional_attention": (False,),
     "use_parallel_residual": (False,),
     "use_qk_norm": (False,),
     "use_sliding_window": (False,),
@@ -115,10 +120,10 @@ def unread_arithmetic(config: Settings) -> list[str]:
 
 def _matters(key: str, value: Any, config: Settings) -> bool:
     if key == "sliding_window":
-        used = config.get("use_sliding_window") is not False
-        return used and not (type(value) is int and value >= (config.get("max_position_embeddings") or 0))
+        used, limit = config.get("use_sliding_window") is not False, config.get("max_position_embeddings") or 0
+        return used and not (type(value) is type(limit) is int and value >= limit)
     if key == "layer_types":
-        return not isinstance(value, list) or set(value) != {"full_attention"}
+        return not isinstance(value, list) or value != ["full_attention"] * len(value)
     if key in _OF_EXPERTS and not any(config.get(count) for count in _EXPERT_COUNTS):
         return False
     return key in ARITHMETIC and value not in ARITHMETIC[key]

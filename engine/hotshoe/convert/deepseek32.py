@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 __all__ = ["describe"]
 
+_ATTENTION = ("indexed_attention", "deepseek_sparse_attention")
 _NAMES = {"wk": "attn_k", "wq_b": "attn_q_b", "k_norm": "k_norm", "weights_proj": "proj"}
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     is_glm = checkpoint.config.get("model_type") == "glm_moe_dsa"
-    n_dense, kinds = checkpoint.config.get("first_k_dense_replace", 3), checkpoint.config.get("mlp_layer_types")
-    if kinds is not None and kinds != [("sparse", "dense")[i < n_dense] for i in range(checkpoint.layers())]:
+    n_layers, n_dense = checkpoint.layers(), checkpoint.count("first_k_dense_replace", 3)
+    kinds = checkpoint.config.get("mlp_layer_types")
+    if kinds is not None and kinds != [("sparse", "dense")[i < n_dense] for i in range(n_layers)]:
         raise checkpoint.refusal(f"mlp_layer_types is not that of the first {n_dense} layers dense, all others sparse")
-    layers = checkpoint.config.get("layer_types") or []
-    if not set(layers) <= {"indexed_attention", "deepseek_sparse_attention"}:
-        raise checkpoint.refusal(f"layer_types has {sorted(set(layers))}; expected indexed_attention")
+    checkpoint.kinds("layer_types", n_layers, _ATTENTION, [_ATTENTION[0]] * n_layers)
     keys: dict[str, Any] = {
         "attention.indexer.head_count": checkpoint.integer("index_n_heads", 32 if is_glm else 64),
         "attention.indexer.key_length": checkpoint.integer("index_head_dim", 128),
         "attention.indexer.top_k": checkpoint.integer("index_topk", 2048),
     }
-    types = checkpoint.config.get("indexer_types")
-    if types is not None:
+    if checkpoint.config.get("indexer_types") is not None:
+        types = checkpoint.kinds("indexer_types", n_layers, ("full", "shared"))
         keys["attention.indexer.types"] = [kind == "full" for kind in types]
     names = {f"layers.self_attn.indexer.{name}": f"indexer.{ours}" for name, ours in _NAMES.items()}
     recipes = {"indexer.proj.weight": Recipe(full_precision=True)}

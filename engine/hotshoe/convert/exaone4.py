@@ -18,9 +18,10 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "llama3", "yarn")
     keys = sizes.keys() | rope.keys() | {"vocab_size": sizes.vocab}
     if checkpoint.config.get("sliding_window") is not None:
-        stated = checkpoint.config.get("sliding_window_pattern", 4)
-        period = len(stated) if isinstance(stated, str) else stated
-        checkpoint.require("sliding_window_pattern", 4, period, "L" * (period - 1) + "G")
+        stated = checkpoint.config.get("sliding_window_pattern")
+        if isinstance(stated, str):
+            checkpoint.require("sliding_window_pattern", None, "L" * (len(stated) - 1) + "G")
+        period = len(stated) if isinstance(stated, str) else checkpoint.integer("sliding_window_pattern", 4)
         keys["attention.sliding_window"] = checkpoint.integer("sliding_window")
         keys["attention.sliding_window_pattern"] = windowed_layers(checkpoint, sizes.n_layers, period=period)
     rules = Rules(

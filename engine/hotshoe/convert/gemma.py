@@ -18,6 +18,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     # old files say hidden_act gelu, but the model was trained with its approximation, which all readers compute
     checkpoint.require("hidden_activation", None, "gelu_pytorch_tanh")
     checkpoint.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh", "gelu")
+    checkpoint.require("use_bidirectional_attention", False, False)
     sizes, rope = read_sizes(checkpoint, head_dim=256), read_rope(checkpoint)
     rules = Rules(recipes={f"{name}.weight": plus(1.0) for name in ("attn_norm", "ffn_norm", "output_norm")})
     keys = sizes.keys() | ({} if rope.theta == 1e4 else rope.keys())

@@ -34,14 +34,15 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     rope = read_rope(checkpoint, theta=1_000_000.0, local_theta=10_000.0)
     n = sizes.n_layers
     shares = checkpoint.config.get("activation_sparsity_pattern") or [0.95] * min(n, 10) + [0.0] * max(0, n - 10)
-    if not isinstance(shares, list) or len(shares) != n or not all(0 <= share < 1 for share in shares):
+    fine = isinstance(shares, list) and all(type(share) in (int, float) and 0 <= share < 1 for share in shares)
+    if not fine or len(shares) != n:
         raise checkpoint.invalid("activation_sparsity_pattern", shares, f"a list of {n} numbers from 0 to 1")
     keys = sizes.keys() | {
         "feed_forward_length": ff,
         "attention.sliding_window": checkpoint.integer("sliding_window", 512),
         "attention.sliding_window_pattern": windowed_layers(checkpoint, n, period=5),
-        "attention.shared_kv_layers": int(checkpoint.number("num_kv_shared_layers", 15)),
-        "altup.active_idx": int(checkpoint.number("altup_active_idx", 0)),
+        "attention.shared_kv_layers": checkpoint.count("num_kv_shared_layers", 15),
+        "altup.active_idx": checkpoint.count("altup_active_idx"),
         "altup.num_inputs": checkpoint.integer("altup_num_inputs", 4),
         "embedding_length_per_layer_input": checkpoint.integer("hidden_size_per_layer_input", 256),
         "activation_sparsity_scale": [NormalDist().inv_cdf(share) if share else -math.inf for share in shares],

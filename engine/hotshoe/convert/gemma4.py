@@ -35,8 +35,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "attention.value_length_swa": sizes.head_dim,
         "attention.sliding_window": checkpoint.integer("sliding_window", 512),
         "attention.sliding_window_pattern": windowed,
-        "attention.shared_kv_layers": int(checkpoint.number("num_kv_shared_layers", 0)),
-        "embedding_length_per_layer_input": int(checkpoint.number("hidden_size_per_layer_input", 256)),
+        "attention.shared_kv_layers": checkpoint.count("num_kv_shared_layers"),
+        "embedding_length_per_layer_input": checkpoint.count("hidden_size_per_layer_input", 256),
         "rope.dimension_count": head_dim,
         "rope.dimension_count_swa": sizes.head_dim,
         "final_logit_softcapping": checkpoint.number("final_logit_softcapping", 0.0),
@@ -77,6 +77,6 @@ def _of_full(checkpoint: Checkpoint, name: str, name_in_layer: str, windowed: li
 
 def _factors(head_dim: int, rope: Rope) -> Array:
     """Divisors of the frequencies of full layers: those of elements that are not rotated are huge."""
-    part = rope.number("partial_rotary_factor", 1.0) if rope.kind == "proportional" else 1.0
+    part = rope.share() if rope.kind == "proportional" else 1.0
     n = int(head_dim * part / 2)
     return np.array([1.0] * n + [_NOT_ROTATED] * (head_dim // 2 - n), np.float32)

@@ -29,9 +29,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("position_embedding_type", None, "nope", "rope")
     refuse_time_step_limit(checkpoint)
     sizes, rope = read_sizes(checkpoint, dense=False), read_rope(checkpoint, "linear", "yarn")
-    kinds = checkpoint.config.get("layer_types")
-    if not isinstance(kinds, list) or len(kinds) != sizes.n_layers or not set(kinds) <= {*_ATTENTION, *_MAMBA}:
-        raise checkpoint.invalid("layer_types", kinds, f"a list of {sizes.n_layers}, each mamba or attention")
+    kinds = checkpoint.kinds("layer_types", sizes.n_layers, (*_ATTENTION, *_MAMBA))
     n_experts, shared = checkpoint.count("num_local_experts"), checkpoint.integer("shared_intermediate_size", 1024)
     heads, groups = checkpoint.integer("mamba_n_heads", 128), checkpoint.integer("mamba_n_groups", 1)
     # models without recurrent layers have architectures of their own, which always have RoPE

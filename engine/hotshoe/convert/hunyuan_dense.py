@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, Rope
+    from hotshoe.convert._names import Names
 
-__all__ = ["describe"]
+__all__ = ["NORM_NAMES", "alpha_keys", "describe"]
+
+NORM_NAMES: Names = {
+    "layers.self_attn.query_layernorm": "attn_q_norm",
+    "layers.self_attn.key_layernorm": "attn_k_norm",
+}
 
 _CONTEXT = 262_144  # of the models with alpha, of which some say 32768; llama.cpp's converter writes it too
 _UNUSED = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # YaRN's, which this scaling does not use
@@ -22,19 +28,22 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("use_qk_norm", True, True)
     checkpoint.require("use_cla", False, False)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "dynamic")
-    keys: dict[str, Any] = sizes.keys() | rope.keys()
-    if rope.kind == "dynamic":
-        if rope.number("factor", 1.0) != 1.0:
-            raise checkpoint.refusal(f"the RoPE factor is {rope.settings['factor']}; alpha can only go with 1")
-        for name in _UNUSED:
-            rope.settings.get(name)
-        exponent = sizes.head_dim / (sizes.head_dim - 2)
-        keys |= {
-            "rope.freq_base": rope.theta * rope.number("alpha") ** exponent,
-            "rope.scaling.type": "none",
-            "rope.scaling.factor": 1.0,
-            "rope.scaling.original_context_length": _CONTEXT,
-            "context_length": _CONTEXT,
-        }
-    names = {"layers.self_attn.query_layernorm": "attn_q_norm", "layers.self_attn.key_layernorm": "attn_k_norm"}
-    return make_layout(checkpoint, "hunyuan-dense", keys, Rules(names={**names}), vocab=sizes.vocab)
+    keys = sizes.keys() | rope.keys() | alpha_keys(rope, sizes.head_dim)
+    return make_layout(checkpoint, "hunyuan-dense", keys, Rules(names=NORM_NAMES), vocab=sizes.vocab)
+
+
+def alpha_keys(rope: Rope, head_dim: int) -> dict[str, Any]:
+    """The keys of RoPE whose base is scaled by ``alpha``: NTK-aware, as in transformers' model. Else none."""
+    if rope.kind != "dynamic":
+        return {}
+    if rope.number("factor", 1.0) != 1.0:
+        raise rope.checkpoint.refusal(f"the RoPE factor is {rope.settings['factor']}; alpha can only go with 1")
+    for name in _UNUSED:
+        rope.settings.get(name)
+    return {
+        "rope.freq_base": rope.theta * rope.number("alpha") ** (head_dim / max(head_dim - 2, 1)),
+        "rope.scaling.type": "none",
+        "rope.scaling.factor": 1.0,
+        "rope.scaling.original_context_length": _CONTEXT,
+        "context_length": _CONTEXT,
+    }

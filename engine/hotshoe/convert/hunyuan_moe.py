@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
+from hotshoe.convert.hunyuan_dense import NORM_NAMES, alpha_keys
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -13,14 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["describe"]
 
 _NAMES: Names = {
-    "layers.self_attn.query_layernorm": "attn_q_norm",
-    "layers.self_attn.key_layernorm": "attn_k_norm",
+    **NORM_NAMES,
     "layers.mlp.gate.wg": "ffn_gate_inp",
     "layers.mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
     "layers.mlp.shared_mlp.up_proj": "ffn_up_shexp",
     "layers.mlp.shared_mlp.down_proj": "ffn_down_shexp",
 }
-_CONTEXT = 256 * 1024  # of the published models, whose base is scaled by alpha
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
@@ -37,23 +36,17 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "expert_feed_forward_length": _same(checkpoint, "moe_intermediate_size", sizes.ff),
         "expert_shared_count": _same(checkpoint, "num_shared_expert", 1),
     }
-    if rope.kind == "dynamic":
-        # the frequencies of NTK-aware RoPE, as in transformers' model; dim is that of a whole head
-        keys["rope.freq_base"] = rope.theta * rope.number("alpha") ** (sizes.head_dim / (sizes.head_dim - 2))
-        keys |= {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}
-        keys |= {"rope.scaling.original_context_length": _CONTEXT, "context_length": _CONTEXT}
+    keys |= alpha_keys(rope, sizes.head_dim)
     return make_layout(checkpoint, "hunyuan-moe", keys, Rules(names=_NAMES), vocab=sizes.vocab)
 
 
 def _same(checkpoint: Checkpoint, key: str, default: int) -> int:
     """A number that config.json gives once, or once for each layer. Raises ConversionError if layers differ."""
     stated = checkpoint.config.get(key)
-    values = set(stated) if isinstance(stated, list) else {stated}
-    if len(values) != 1:
-        raise checkpoint.refusal(f"{key} is {sorted(values)}; a GGUF file can only express one value for all layers")
-    value = values.pop()
-    if value is None:
-        return default
-    if type(value) is not int or value < 1:
-        raise checkpoint.invalid(key, value, "a whole number of at least 1")
-    return value
+    values = stated if isinstance(stated, list) else [default if stated is None else stated]
+    if not values or any(type(value) is not int or value < 1 for value in values):
+        raise checkpoint.invalid(key, stated, "a whole number of at least 1, or one for each layer")
+    if len(set(values)) > 1:
+        found = sorted(set(values))
+        raise checkpoint.refusal(f"{key} is {found}; a GGUF file can only express one value for all layers")
+    return int(values[0])

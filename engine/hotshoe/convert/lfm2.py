@@ -37,14 +37,12 @@ def layer_keys(checkpoint: Checkpoint, sizes: ModelSizes) -> dict[str, Any]:
 
 def _kinds(checkpoint: Checkpoint, n_layers: int) -> list[str]:
     """The kind of each layer, "conv" or "full_attention". Raises ModelFileError for another value."""
-    stated, attention = checkpoint.config.get("layer_types"), checkpoint.config.get("full_attn_idxs")
-    if stated is None:
-        # before transformers 4.54, config.json listed only the layers with attention
-        chosen = range(n_layers) if attention is None else attention
-        stated = [_KINDS[i in chosen] for i in range(n_layers)] if isinstance(chosen, (list, range)) else attention
-    if not isinstance(stated, list) or len(stated) != n_layers or not all(kind in _KINDS for kind in stated):
-        raise checkpoint.invalid("layer_types", stated, f"a list of {n_layers}, each {' or '.join(_KINDS)}")
-    return stated
+    chosen = checkpoint.config.get("full_attn_idxs")
+    if chosen is not None and not isinstance(chosen, list):
+        raise checkpoint.invalid("full_attn_idxs", chosen, "a list")
+    # before transformers 4.54, config.json listed only the layers with attention
+    older = [_KINDS[chosen is None or i in chosen] for i in range(n_layers)]
+    return checkpoint.kinds("layer_types", n_layers, _KINDS, older)
 
 
 def _feed_forward(checkpoint: Checkpoint) -> int:

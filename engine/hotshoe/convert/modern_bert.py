@@ -32,11 +32,11 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "attention.sliding_window": checkpoint.integer("local_attention", 128),
         "rope.scaling.type": "none",
         "vocab_size": sizes.vocab,
-        "hidden_activation": checkpoint.config.get("hidden_activation", "gelu"),
+        "hidden_activation": checkpoint.config.get("hidden_activation") or "gelu",
     }
-    if (pooling := checkpoint.config.get("classifier_pooling")) in _POOLING:
+    if (pooling := str(checkpoint.config.get("classifier_pooling"))) in _POOLING:
         keys["classifier.pooling_type"] = _POOLING[pooling]
-    if "global_attn_every_n_layers" in checkpoint.config:
+    if checkpoint.config.get("global_attn_every_n_layers") is not None:
         keys["attention.sliding_window_pattern"] = checkpoint.integer("global_attn_every_n_layers")
     period = keys.get("attention.sliding_window_pattern", _PERIOD)
     kinds = checkpoint.config.get("layer_types") or []

@@ -77,7 +77,7 @@ def _kinds(checkpoint: Checkpoint) -> list[str]:
     stated = checkpoint.config.get(name)
     if not isinstance(stated, (str, list)) or not 0 < len(stated) <= len(checkpoint.tensors):
         raise checkpoint.invalid(name, stated, "the kind of each layer")
-    if unknown := [kind for kind in stated if kind not in _KIND_OF]:
+    if unknown := [kind for kind in stated if kind not in list(_KIND_OF)]:
         raise checkpoint.invalid(name, unknown[0], f"one of {', '.join(_KIND_OF)} for each layer")
     return [_KIND_OF[kind] for kind in stated]
 

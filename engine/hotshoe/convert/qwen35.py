@@ -60,10 +60,8 @@ def delta_keys(checkpoint: Checkpoint, sizes: ModelSizes, rope: Rope) -> dict[st
     if heads % groups:
         raise checkpoint.refusal(f"linear_num_value_heads {heads} is not a multiple of linear_num_key_heads {groups}")
     interval = checkpoint.integer("full_attention_interval", 4)
-    kinds = checkpoint.config.get("layer_types") or [_KINDS[not (i + 1) % interval] for i in range(sizes.n_layers)]
-    if not isinstance(kinds, list) or len(kinds) != sizes.n_layers or not all(kind in _KINDS for kind in kinds):
-        raise checkpoint.invalid("layer_types", kinds, f"a list of {sizes.n_layers}, each {' or '.join(_KINDS)}")
-    share = rope.number("partial_rotary_factor", checkpoint.number("partial_rotary_factor", 0.25))
+    usual = [_KINDS[not (i + 1) % interval] for i in range(sizes.n_layers)]
+    kinds = checkpoint.kinds("layer_types", sizes.n_layers, _KINDS, usual)
     return {
         "ssm.conv_kernel": checkpoint.integer("linear_conv_kernel_dim", 4),
         "ssm.state_size": checkpoint.integer("linear_key_head_dim", 128),
@@ -72,7 +70,7 @@ def delta_keys(checkpoint: Checkpoint, sizes: ModelSizes, rope: Rope) -> dict[st
         "ssm.inner_size": head_dim * heads,
         "attention.recurrent_layers": [kind == _KINDS[0] for kind in kinds],
         "full_attention_interval": interval,
-        "rope.dimension_count": int(sizes.head_dim * share),
+        "rope.dimension_count": rope.n_rotated(sizes.head_dim, 0.25),
     }
 
 

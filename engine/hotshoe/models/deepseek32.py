@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hotshoe.families import Family
 from hotshoe.models import deepseek2
 from hotshoe.nn import derived
+from hotshoe.nn.bounds import check_range
 
 _TOP_K = "attention.indexer.top_k"
 _INDEXER = ("attn_k.weight", "attn_q_b.weight", "k_norm.weight", "k_norm.bias", "proj.weight")
@@ -20,7 +21,10 @@ _WHY = "an indexer chooses tokens of longer contexts only"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(deepseek2.Config):
     n_ctx: int = derived(
-        lambda metadata, *_: min(metadata.arch.require(name, int) for name in ("context_length", _TOP_K))
+        lambda metadata, *_: min(
+            check_range(metadata, name, metadata.arch.require(name, int), 1, (1 << 31) - 1)
+            for name in ("context_length", _TOP_K)
+        )
     )
 
 

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, TextConfig, layers, submodule
+from hotshoe.nn import GatedMLP, TextConfig, key, layers, submodule
+
+
+def scale_key(layers_27b: int) -> Any:
+    """Declare the field ``scale`` of Gemma 2 and 3, the factor of scores. Files do not say that the 27B has another.
+
+    layers_27b: the number of layers of the 27B.
+    """
+    return key(
+        "attention.scale",
+        default=lambda c: (c.dim / max(1, c.n_heads[0]) if c.n_layers == layers_27b else c.head_dim) ** -0.5,
+    )
 
 
 class MLP(GatedMLP):

@@ -6,20 +6,15 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models.gemma import MLP, CappedDecoder
+from hotshoe.models.gemma import MLP, CappedDecoder, scale_key
 from hotshoe.nn import LayerPattern, TextConfig, key, layers, pattern_key, submodule
-
-_LAYERS_27B = 46  # only the 27B scales scores by (dim / n_heads) ** -0.5; files do not say so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TextConfig):
     window: int = key("attention.sliding_window", default=4096)
     pattern: LayerPattern = pattern_key(2)
-    scale: float = key(
-        "attention.scale",
-        default=lambda c: (c.dim // c.n_heads[0] if c.n_layers == _LAYERS_27B else c.head_dim) ** -0.5,
-    )
+    scale: float = scale_key(layers_27b=46)
     attention_softcap: float = key("attn_logit_softcapping", default=50.0)
     softcap: float = key("final_logit_softcapping", default=30.0)
 

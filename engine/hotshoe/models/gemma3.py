@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models.gemma import MLP, CappedDecoder
+from hotshoe.models.gemma import MLP, CappedDecoder, scale_key
 from hotshoe.nn import LayerPattern, TextConfig, key, layers, pattern_key, rope_key, submodule
 from hotshoe_core.ops import RoPE
-
-_LAYERS_27B = 62  # only the 27B scales scores by (dim / n_heads) ** -0.5; files do not say so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +17,7 @@ class Config(TextConfig):
     window: int = key("attention.sliding_window", minimum=1)
     rope: RoPE = rope_key(base=1e6)
     pattern: LayerPattern = pattern_key(6, base=10000.0, unscaled=True)
-    scale: float = key(
-        "attention.scale",
-        default=lambda c: (c.dim / c.n_heads[0] if c.n_layers == _LAYERS_27B else c.head_dim) ** -0.5,
-    )
+    scale: float = scale_key(layers_27b=62)
     softcap: float = key("final_logit_softcapping", default=0.0)
 
 

@@ -31,10 +31,15 @@ class Config(nn.TextConfig):
     window: int = key("attention.sliding_window", minimum=1)
     rope: RoPE = rope_key(base=1e6)
     pattern: LayerPattern = pattern_key(5, base=10000.0, unscaled=True)
-    n_readers: int = key("attention.shared_kv_layers", default=lambda c: max(0, c.n_layers - _LAYERS_WITH_KEYS))
+    n_readers: int = key(
+        "attention.shared_kv_layers",
+        default=lambda c: max(0, c.n_layers - _LAYERS_WITH_KEYS),
+        maximum=lambda c: c.n_layers - 1,
+    )
     per_layer_dim: int = key("embedding_length_per_layer_input", default=256, minimum=1)
     n_streams: int = key("altup.num_inputs", default=4, minimum=2)
-    active: int = key("altup.active_idx", default=0)  # the stream that layers compute
+    # the stream that layers compute
+    active: int = key("altup.active_idx", default=0, maximum=lambda c: c.n_streams - 1)
     # gates are cut off this many standard deviations above their mean; -inf: not at all
     cutoff: tuple[float, ...] = key("activation_sparsity_scale", per_layer=True)
     softcap: float = key("final_logit_softcapping", default=30.0)

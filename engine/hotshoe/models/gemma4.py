@@ -15,22 +15,33 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
 from hotshoe.models.gemma import MLP, ReadingDecoder
-from hotshoe.nn import ExpertConfig, LayerPattern, Linear, Module, RMSNorm, key, layers, pattern_key, submodule, tensor
+from hotshoe.nn import (
+    ExpertLayersConfig,
+    LayerPattern,
+    Linear,
+    Module,
+    RMSNorm,
+    key,
+    layers,
+    pattern_key,
+    submodule,
+    tensor,
+)
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.per_layer import PerLayerEmbeddings, PerLayerInput
 from hotshoe_core import Tensor, ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertConfig):
+class Config(ExpertLayersConfig):
     window: int = key("attention.sliding_window", minimum=1)
     pattern: LayerPattern = pattern_key(6, base=10000.0, unscaled=True)
     windowed_head_dim: int = key("attention.key_length_swa", default=lambda c: c.head_dim, minimum=1)
     windowed_v_dim: int = key("attention.value_length_swa", default=lambda c: c.v_dim, minimum=1)
-    n_readers: int = key("attention.shared_kv_layers", default=0)  # the last layers, which read others' keys
+    n_readers: int = key(  # the last layers, which read others' keys
+        "attention.shared_kv_layers", default=0, maximum=lambda c: c.n_layers - 1
+    )
     per_layer_dim: int = key("embedding_length_per_layer_input", default=0)
-    n_experts: int = key("expert_count", default=0)
-    n_experts_used: int = key("expert_used_count", default=0)
     expert_dim: int = key("expert_feed_forward_length", default=0)
     softcap: float = key("final_logit_softcapping", default=30.0)
 
@@ -118,8 +129,10 @@ class Block(nn.SandwichBlock):
     attention: Attention | ReadingAttention = submodule(
         choose=lambda c, i: Attention if c.source_of(i) is None else ReadingAttention
     )
-    mlp_norm: RMSNorm | None = submodule("ffn_norm", when=lambda c, i: not c.n_experts, shape=lambda c, i: (c.dim,))
-    mlp: MLP | DenseAndExperts = submodule(choose=lambda c, i: DenseAndExperts if c.n_experts else MLP)
+    mlp_norm: RMSNorm | None = submodule(
+        "ffn_norm", when=lambda c, i: not c.has_experts(i), shape=lambda c, i: (c.dim,)
+    )
+    mlp: MLP | DenseAndExperts = submodule(choose=lambda c, i: DenseAndExperts if c.has_experts(i) else MLP)
     extra: PerLayerInput | None = submodule(when=lambda c, i: c.per_layer_dim > 0)
     factor: Tensor | None = tensor("layer_output_scale.weight", use="mul", optional=True, shape=lambda c, i: (1,))
 

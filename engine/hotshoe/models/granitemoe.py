@@ -6,12 +6,21 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, rope_key, submodule
+from hotshoe.nn import (
+    ExpertLayersConfig,
+    GatedMLP,
+    MixtureOfExperts,
+    dense_or_experts,
+    key,
+    layers,
+    rope_key,
+    submodule,
+)
 from hotshoe_core.ops import RoPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertConfig):
+class Config(ExpertLayersConfig):
     rope: RoPE = rope_key(interleaved=True)
     expert_dim: int = key("feed_forward_length", minimum=1)
     # 0 in a file means that there is no scale
@@ -19,6 +28,10 @@ class Config(ExpertConfig):
     embedding_scale: float = key("embedding_scale", default=0.0)
     residual_scale: float = key("residual_scale", default=0.0)
     logit_divisor: float = key("logit_scale", minimum=1e-6)
+    has_rope: bool = key("rope.scaling.finetuned", default=True)
+
+    def rope_for(self, layer: int) -> RoPE | None:
+        return self.rope if self.has_rope else None
 
 
 class Attention(nn.Attention):
@@ -50,7 +63,7 @@ class ScaledDecoder(nn.Decoder):
 
 class Block(ScaledBlock):
     attention: Attention = submodule()
-    mlp: MixtureOfExperts = submodule()
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(ScaledDecoder):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import llama, qwen2
-from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, derived, layers, submodule
+from hotshoe.nn import RMSNorm, TextConfig, derived, layers, submodule
+from hotshoe.nn.bounds import check_range
 
 SUMMARIES = {
     "ernie4_5": "ERNIE 4.5 without experts (Baidu 2025): the same as Llama.",
@@ -19,14 +20,9 @@ SUMMARIES = {
 """What each architecture is, for docs/families.md."""
 
 
-class ExaoneBlock(nn.TransformerBlock):
-    attention: llama.Attention = submodule()
-    mlp: GatedMLP = submodule()
-
-
 class Exaone(nn.Decoder):
     config: TextConfig
-    blocks: list[ExaoneBlock] = layers("blk")
+    blocks: list[llama.Block] = layers("blk")
 
 
 class SeedBlock(qwen2.Block):
@@ -43,7 +39,8 @@ class QwenConfig(TextConfig):
     # files give the size of gate and up together
     mlp_dim: tuple[int, ...] = derived(
         lambda metadata, found, _: tuple(
-            n // 2 for n in metadata.arch.per_layer("feed_forward_length", found.n_layers, int)
+            check_range(metadata, "feed_forward_length", n) // 2
+            for n in metadata.arch.per_layer("feed_forward_length", found.n_layers, int)
         )
     )
 

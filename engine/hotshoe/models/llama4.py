@@ -14,12 +14,14 @@ from hotshoe.nn import (
     Temperature,
     UnweightedRMSNorm,
     derived,
+    gating_key,
     key,
     layers,
     rope_key,
     submodule,
     tensor,
 )
+from hotshoe.nn.experts import Gating
 from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 
@@ -34,6 +36,8 @@ class Config(ExpertLayersConfig):
     chunk: int = key("attention.chunk_size", default=8192, minimum=1)
     temperature_scale: float = key("attention.temperature_scale", default=0.1)
     temperature_length: int = key("attention.temperature_length", default=8192, minimum=1)
+    normalize_experts: bool = key("expert_weights_norm", default=False)
+    gating: Gating = gating_key("sigmoid_of_chosen")
     shared_dim: int = derived(lambda metadata, found, _: found.expert_dim)
 
 
@@ -66,11 +70,6 @@ class Attention(nn.Attention):
 
 
 class Experts(nn.MixtureOfExperts):
-    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.router(x)
-        chosen = logits.top_k(self.config.n_experts_used)
-        return logits.take_along(chosen).sigmoid(), chosen
-
     def combine(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Multiply the inputs of the experts, not their results, by the weights."""
         return self.down(self.hidden(x[:, None] * weights[..., None], chosen), chosen).sum(axis=1)

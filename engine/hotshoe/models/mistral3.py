@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import llama
-from hotshoe.nn import ExpertConfig, GatedMLP, MixtureOfExperts, Temperature, key, layers, rope_key, submodule
+from hotshoe.nn import (
+    ExpertLayersConfig,
+    GatedMLP,
+    MixtureOfExperts,
+    Temperature,
+    dense_or_experts,
+    key,
+    layers,
+    rope_key,
+    submodule,
+)
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
 
@@ -22,10 +32,8 @@ def _magnitude(arch: Metadata, factor: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertConfig):
+class Config(ExpertLayersConfig):
     rope: RoPE = rope_key(interleaved=True, magnitude=_magnitude)
-    n_experts: int = key("expert_count", default=0)
-    n_experts_used: int = key("expert_used_count", default=0)
     expert_dim: int = key("feed_forward_length", minimum=1)
     temperature_scale: float = key("attention.temperature_scale", default=0.0)
 
@@ -41,7 +49,7 @@ class Attention(llama.Attention):
 
 class Block(nn.TransformerBlock):
     attention: Attention = submodule()
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=lambda c, i: MixtureOfExperts if c.n_experts else GatedMLP)
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

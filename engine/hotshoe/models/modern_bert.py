@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.nn import EncoderConfig, GatedMLP, LayerNorm, LayerPattern, key, layers, pattern_key, submodule
+from hotshoe_core.errors import ModelFileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +27,18 @@ class GeluMLP(GatedMLP):
     activation = "gelu"
 
 
+def _mlp(config: Config) -> type[GatedMLP]:
+    classes = {"gelu": GeluMLP, "silu": GatedMLP}
+    if config.hidden_act not in classes:
+        raise ModelFileError(f"modern-bert.hidden_activation is {config.hidden_act!r}; expected gelu or silu")
+    return classes[config.hidden_act]
+
+
 class Block(nn.TransformerBlock):
     attention_norm: LayerNorm | None = submodule("attn_norm", when=lambda c, i: i > 0, shape=lambda c, i: (c.dim,))
     attention: Attention = submodule()
     mlp_norm: LayerNorm = submodule("ffn_norm", shape=lambda c, i: (c.dim,))
-    mlp: GeluMLP | GatedMLP = submodule(choose=lambda c, i: {"gelu": GeluMLP, "silu": GatedMLP}.get(c.hidden_act))
+    mlp: GeluMLP | GatedMLP = submodule(choose=lambda c, i: _mlp(c))
 
 
 class Model(nn.Encoder):

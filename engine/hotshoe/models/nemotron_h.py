@@ -13,6 +13,7 @@ from hotshoe.families import Family
 from hotshoe.kvcache import LayerSpec
 from hotshoe.nn import MLP, RMSNorm, TextConfig, derived, layers, submodule
 from hotshoe.nn.batch import Batch
+from hotshoe.nn.bounds import check_range
 from hotshoe.nn.mixers import Mamba2, StateSpace, ssm_key
 from hotshoe_core import Tensor
 from hotshoe_core.gguf import Metadata
@@ -21,7 +22,8 @@ from hotshoe_core.gguf import Metadata
 def norm_eps(metadata: Metadata, *_: Any) -> float:
     """Read epsilon of the RMS norms. llama.cpp's converter writes the key of LayerNorms."""
     name = "attention.layer_norm_rms_epsilon"
-    return metadata.arch.require(name if name in metadata.arch else "attention.layer_norm_epsilon", float)
+    name = name if name in metadata.arch else "attention.layer_norm_epsilon"
+    return check_range(metadata, name, metadata.arch.require(name, float), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

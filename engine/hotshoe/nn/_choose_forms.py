@@ -52,7 +52,7 @@ def _is_whole(whole: list[Parameter], parts: list[Parameter], shapes: Mapping[st
         return False
     # a part may have the name of the whole; then the number of rows decides
     return not any(found) or all(
-        p.shape is None or shape is None or p.shape[0] in (None, shape[0])
+        p.shape is None or shape is None or p.shape[0] in (None, *shape[:1])
         for p, shape in zip(whole, shape_of_whole, strict=True)
     )
 

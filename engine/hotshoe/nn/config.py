@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import Any
 
+from hotshoe.nn.bounds import check_range
 from hotshoe.nn.pattern import LayerPattern, pattern_from
 from hotshoe.nn.rope import rope_from
 from hotshoe_core.errors import ModelDefinitionError
@@ -23,7 +24,6 @@ _REQUIRED: Any = object()
 _GET = "hotshoe.get"
 _INTEGERS = tuple("BbHhIiQq")  # element types of an array
 _UNUSED = 5  # a token type
-_MAX_SIZE = 1 << 24  # default upper bound of an int: a damaged file must not cause huge allocations
 
 
 def key(
@@ -31,7 +31,7 @@ def key(
     *,
     default: Any = _REQUIRED,
     minimum: float | None = None,
-    maximum: float | None = None,
+    maximum: float | Callable[[Any], float] | None = None,
     per_layer: bool = False,
 ) -> Any:
     """Declare a field that is read from the key ``<architecture>.<name>``. Its annotation is int, float, bool or str.
@@ -40,7 +40,8 @@ def key(
 
     default: the value if the file lacks the key. A function is called with an object whose attributes are the fields
     declared before this one. Without a default, a missing key is a ModelFileError.
-    minimum, maximum: the bounds, inclusive. The default bounds of an int are 0 and 2²⁴.
+    minimum, maximum: the bounds, inclusive. The default bounds of an int are 0 and 2²⁴. A maximum may be a function, as
+    a default may.
     per_layer: the file holds one value for all layers, or an array with one for each. The field is a tuple of
     ``n_layers`` values.
     """
@@ -56,7 +57,7 @@ def key(
             options = [a for a in typing.get_args(type) if a is not None.__class__]
             numbers = (values.require(name, options[0] if options else type),)
         for value in numbers:
-            _check(metadata, name, value, minimum, maximum)
+            check_range(metadata, name, value, minimum, maximum(found) if callable(maximum) else maximum)
         return numbers if per_layer else numbers[0]
 
     return derived(get)
@@ -113,8 +114,7 @@ def pattern_key(
 
 
 def _n_layers(metadata: Metadata, found: SimpleNamespace, _: Any) -> int:
-    n = metadata.arch.require("block_count", int)
-    _check(metadata, "block_count", n, 1, 10_000)
+    n = check_range(metadata, "block_count", metadata.arch.require("block_count", int), 1, 10_000)
     if found.n_nextn >= n:
         raise metadata.arch.error(
             "nextn_predict_layers",
@@ -140,20 +140,6 @@ def _n_vocab(metadata: Metadata, _: SimpleNamespace, __: Any) -> int:
         used = (types.numpy() != _UNUSED).nonzero()[0]
         return int(used[-1]) + 1 if len(used) else 0
     return n
-
-
-def _check(metadata: Metadata, name: str, value: Any, minimum: float | None, maximum: float | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return
-    if isinstance(value, int):
-        minimum, maximum = (0 if minimum is None else minimum), (_MAX_SIZE if maximum is None else maximum)
-    if not (minimum is None or value >= minimum) or not (maximum is None or value <= maximum) or value != value:
-        low, high = "any" if minimum is None else minimum, "any" if maximum is None else maximum
-        raise metadata.arch.error(
-            name,
-            f"is {value}; expected {low} to {high}",
-            "the file is damaged, or its converter does not know the architecture",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

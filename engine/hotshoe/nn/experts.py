@@ -25,7 +25,7 @@ __all__ = [
     "gating_key",
 ]
 
-Gating = Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus"]
+Gating = Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus", "sigmoid_of_chosen"]
 _GATING: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen", 4: "sqrt_softplus"}
 _LOWEST_SUM = 2.0**-14  # of the weights of the chosen experts, as in llama.cpp: no division by 0
 _PENALTY = 1e6  # far larger than any score plus correction
@@ -81,8 +81,8 @@ class ExpertConfig(TextConfig):
             ("experts", self.n_experts_used, self.n_experts),
             ("groups of experts", self.n_expert_groups_used, self.n_expert_groups),
         ):
-            if n > total:
-                raise ModelFileError(f"the metadata says that {n} {what} are used, but there are only {total}")
+            if not min(1, total) <= n <= total:
+                raise ModelFileError(f"the metadata says that {n} of {total} {what} are used; expected 1 to {total}")
         if self.n_experts % self.n_expert_groups:
             raise ModelFileError(f"{self.n_experts} experts do not divide into {self.n_expert_groups} equal groups")
 
@@ -91,13 +91,15 @@ class ExpertConfig(TextConfig):
 class ExpertLayersConfig(ExpertConfig):
     """The config of text models in which only some layers have experts. The others have a dense MLP."""
 
+    n_experts: int = key("expert_count", default=0)
+    n_experts_used: int = key("expert_used_count", default=0)
     n_dense: int = key("leading_dense_block_count", default=0)
     """The first layers, which have no experts."""
     expert_step: int = key("interleave_moe_layer_step", default=1, minimum=1)
     """Every n-th layer has experts."""
 
     def has_experts(self, layer: int) -> bool:
-        return layer >= self.n_dense and (layer + 1) % self.expert_step == 0
+        return self.n_experts > 0 and layer >= self.n_dense and (layer + 1) % self.expert_step == 0
 
 
 class Experts(Module):
@@ -170,17 +172,17 @@ class MixtureOfExperts(Module):
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The weights and the indices of the experts of each row, both (n, k), from hidden states (n, dim)."""
         cfg = self.config
+        of_chosen = cfg.gating.endswith("of_chosen")
         logits = self.router(x)  # (n, n_experts)
-        if cfg.gating == "softmax_of_chosen":
-            chosen = logits.top_k(cfg.n_experts_used)
-            return self._scaled(logits.take_along(chosen).softmax()), chosen
-        scores = _scores(logits, cfg.gating)
+        scores = logits if of_chosen else _scores(logits, cfg.gating)
         choice = scores if self.correction is None else scores + self.correction
         if cfg.n_expert_groups_used < cfg.n_expert_groups:
             choice = self._exclude_other_groups(choice)
         chosen = choice.top_k(cfg.n_experts_used)
         weights = scores.take_along(chosen)
-        if cfg.normalize_experts:
+        if of_chosen:
+            weights = _scores(weights, cfg.gating)
+        if cfg.normalize_experts and cfg.gating != "softmax_of_chosen":
             total = weights.sum(keepdims=True)
             # a softmax's largest scores are never that small
             weights = weights / (total if cfg.gating == "softmax" else total.clamp(min=_LOWEST_SUM))
@@ -226,6 +228,6 @@ def dense_or_experts(config: Any, layer: int) -> type[Module]:
 
 
 def _scores(logits: Tensor, gating: Gating) -> Tensor:
-    if gating == "sigmoid":
-        return logits.sigmoid()
-    return logits.softmax() if gating == "softmax" else logits.softplus().sqrt()
+    if gating == "sqrt_softplus":
+        return logits.softplus().sqrt()
+    return logits.sigmoid() if gating.startswith("sigmoid") else logits.softmax()

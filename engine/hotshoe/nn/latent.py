@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.kvcache import AttentionSpec, AttentionView
 from hotshoe.nn.basic import Linear, RMSNorm
+from hotshoe.nn.bounds import check_range
 from hotshoe.nn.config import derived, key
 from hotshoe.nn.experts import ExpertLayersConfig
 from hotshoe.nn.module import Module, submodule, tensor
@@ -32,7 +33,8 @@ def _length(name: str) -> Any:
 
     def get(metadata: Metadata, *_: Any) -> int:
         latent = f"{name}_mla"
-        return metadata.arch.require(latent if latent in metadata.arch else name, int)
+        found = latent if latent in metadata.arch else name
+        return check_range(metadata, found, metadata.arch.require(found, int), 1)
 
     return derived(get)
 
@@ -45,8 +47,6 @@ class LatentConfig(ExpertLayersConfig):
     """Elements of a head's query and key, including those that RoPE rotates."""
     v_dim: int = _length("attention.value_length")
     window: int = derived(lambda *_: 0)
-    n_experts: int = key("expert_count", default=0)
-    n_experts_used: int = key("expert_used_count", default=0)
     latent_cache: bool = derived(lambda metadata, *_: "attention.key_length_mla" in metadata.arch)
     """False if the cache stores expanded keys and values."""
     q_rank: int = key("attention.q_lora_rank", default=0)

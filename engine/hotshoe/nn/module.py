@@ -271,7 +271,7 @@ def _join(prefix: str, name: str) -> str:
 def _in_scope(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def wrapped(self: Module, *args: Any, **kwargs: Any) -> Any:
-        if not self._name:
+        if not self._name or type(self).__call__ is not wrapped:  # super().__call__ is in the scope already
             return call(self, *args, **kwargs)
         with scope(self._name, self.layer if self.layer >= 0 else None):
             return call(self, *args, **kwargs)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
+from hotshoe.nn.bounds import check_range
 from hotshoe_core.gguf import GGUFArray
 from hotshoe_core.ops import RoPE
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerPattern", "pattern_from"]
 
-_MAX = 1 << 31
+T = TypeVar("T", int, float)
+
+_MAX = (1 << 31) - 1
 _KEY = "attention.sliding_window_pattern"
 
 
@@ -75,11 +78,8 @@ def pattern_from(
     return LayerPattern(windowed, window, windowed_rope, rope if rope_on_full else None)
 
 
-def _above_zero(metadata: Metadata, name: str, default: Any) -> Any:
-    value = metadata.arch.get(name, default)
-    if not 1 <= value < _MAX:
-        raise metadata.arch.error(name, f"is {value}; expected 1 or more, and below {_MAX}")
-    return value
+def _above_zero(metadata: Metadata, name: str, default: T) -> T:
+    return check_range(metadata, name, metadata.arch.get(name, default), 1, _MAX)
 
 
 def _windowed(metadata: Metadata, n_layers: int, period: int, dense_first: bool) -> tuple[bool, ...]:

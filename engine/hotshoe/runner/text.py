@@ -337,13 +337,24 @@ class TextModel(LoadedModel):
         **options: Any,
     ) -> Stream:
         """Answer a conversation piece by piece. The arguments and errors are those of ``chat``."""
-        text = self.chat_template.render(messages, tools)
+        return self.stream(
+            self.tokenizer.encode(self.chat_prompt(messages, tools), add_special=False), params, **options
+        )
+
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **options: Any
+    ) -> str:
+        """Return a conversation as a prompt in the model's chat format.
+
+        options: more variables of the chat template. Raises ChatTemplateError as ``chat`` does, InputTooLongError.
+        """
+        text = self.chat_template.render(messages, tools, **options)
         if len(text) > _MAX_CHARACTERS * self.n_ctx:  # encoding it would take long, and fail too
             raise InputTooLongError(
                 f"the chat template made a prompt of {len(text):,} characters; the context holds {self.n_ctx} tokens",
                 hint=self._forward.too_long_hint("conversation"),
             )
-        return self.stream(self.tokenizer.encode(text, add_special=False), params, **options)
+        return text
 
     @functools.cached_property
     def _grammar_vocabulary(self) -> GrammarVocabulary:

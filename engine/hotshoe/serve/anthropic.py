@@ -167,7 +167,10 @@ def _converted(i: int, message: dict[str, Any]) -> list[dict[str, Any]]:
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
             inner = block.get("content") or ""
+            if not isinstance(inner, (str, list)):
+                raise RequestError(400, f"{place}.content is not a text or a list of blocks", param=place)
             text = inner if isinstance(inner, str) else "\n".join(_text(place, each) for each in inner)
+            text = f"Error: {text}" if block.get("is_error") else text
             results.append({"role": "tool", "tool_call_id": str(block.get("tool_use_id")), "content": text})
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking", "")))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from hotshoe.serve.requests import RequestError
 
 __all__ = ["make_app"]
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 Handler = Callable[[Front, bytes], Coroutine[Any, Any, Any]]
 _MAX_BODY = 32 << 20
@@ -113,6 +115,10 @@ def _route(front: Front, path: str, handler: Handler, error_body: Callable[[Requ
             if error.status == 429:
                 response.headers["retry-after"] = _RETRY_AFTER
             return response
+        except Exception as error:
+            _log.exception("a request of %s failed", path)
+            failed = RequestError(500, f"{type(error).__name__}: {error}; the server's log has more", code="internal")
+            return json_response(error_body(failed), status=500)
 
     return Route(path, answer, methods=["POST"])
 
@@ -135,7 +141,7 @@ def _model(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
 
 
 def make_app(front: Front) -> Starlette:
-    """The application of the server. Models are loaded when it starts, and their processes end with it."""
+    """The application of the server. The first request of a model loads it unless it is loaded; all end with it."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -70,7 +70,7 @@ class Front:
         process = self.process(name)
         try:
             return await process.start()
-        except JobFailedError as error:
+        except (JobFailedError, ProcessLostError) as error:
             raise explain(error) from error
 
     async def result(self, process: ModelProcess, make: Callable[[int], wire.Job]) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from hotshoe.serve import wire
 from hotshoe.serve.front import Front, gather, json_response, merged
-from hotshoe.serve.requests import Answer, RequestError, explain, parse, refuse, texts_of_messages, tools_of
+from hotshoe.serve.requests import Answer, RequestError, parse, refuse, texts_of_messages, tools_of
 
 __all__ = ["chat", "completions", "embeddings", "error_body", "model", "models", "schema_of", "shortened"]
 
@@ -37,6 +37,8 @@ _MISSING: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 """Fields of a chat that are not supported, and the values that ask for nothing."""
+_TAKEN = frozenset({"self", "messages", "tools", "documents", "add_generation_prompt"})
+"""Names that ``chat_template_kwargs`` cannot have."""
 _MAX_CHOICES = 16
 _MAX_STOPS = 64
 _REASONS = {"context": "length", "cancelled": "stop"}
@@ -163,6 +165,11 @@ async def chat(front: Front, body: bytes) -> Any:
     elif request.top_logprobs:
         raise RequestError(400, "top_logprobs is given, but logprobs is not true", param="top_logprobs")
     options = dict(request.chat_template_kwargs or {})
+    if taken := sorted(options.keys() & _TAKEN):
+        raise RequestError(
+            400, f"chat_template_kwargs has {taken[0]!r}, which is not a variable of the template",
+            param="chat_template_kwargs",
+        )  # fmt: skip
     if request.reasoning_effort is not None:
         options["reasoning_effort"] = request.reasoning_effort
     tools = tools_of(request.tools) if request.tool_choice != "none" else None
@@ -233,7 +240,7 @@ def shortened(vector: np.ndarray[Any, Any], dim: int | None) -> np.ndarray[Any, 
 
 
 def _token_id(key: str) -> int:
-    if not key.lstrip("-").isdecimal() or len(key) > 12:
+    if not key.removeprefix("-").isdecimal() or len(key) > 12:
         raise RequestError(400, f"logit_bias has the key {key!r:.40}; expected the id of a token", param="logit_bias")
     return int(key)
 
@@ -245,7 +252,8 @@ def schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     if kind == "json_object":
         return {"type": "object"}
-    schema = ((response_format or {}).get("json_schema") or {}).get("schema") if kind == "json_schema" else None
+    given = (response_format or {}).get("json_schema") if kind == "json_schema" else None
+    schema = given.get("schema") if isinstance(given, dict) else None
     if not isinstance(schema, dict):
         raise RequestError(
             400,
@@ -281,7 +289,7 @@ def _answers(
     found = []
     for job in jobs:
         for i in range(request.n):
-            own = params | ({"seed": params["seed"] + i} if "seed" in params else {})
+            own = params | ({"seed": (params["seed"] + i) % 2**64} if "seed" in params else {})
             found.append(Answer(process, msgspec.structs.replace(job, params=own), ignored))
     return found
 
@@ -441,5 +449,5 @@ async def _chunks(shape: _Shape, answers: list[Answer], request: Sampling) -> As
         if with_usage:
             yield event(head | {"choices": [], "usage": _usage(answers, request.n)})
     except RequestError as error:
-        yield event(error_body(explain(error)))
+        yield event(error_body(error))
     yield b"data: [DONE]\n\n"

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from hotshoe.serve import wire
 
 __all__ = ["BusyError", "JobFailedError", "ModelProcess", "ModelSpec", "ProcessLostError"]
@@ -59,8 +61,10 @@ class ModelProcess:
         self.spec = spec
         self.ready: wire.Ready | None = None
         """What the model said of itself; None while it is not loaded."""
-        self.n_starts = 0
         self._loading = loading
+        self._load: asyncio.Task[wire.Ready] | None = None
+        """The newest load. It belongs to no job: a client that leaves does not end it for others."""
+        self._n_waiting = 0
         self._max_jobs = max_jobs
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -70,25 +74,31 @@ class ModelProcess:
     @property
     def n_jobs(self) -> int:
         """The jobs that wait or are computed."""
-        return len(self._queues)
-
-    @property
-    def pid(self) -> int | None:
-        """The number of the process; None while the model is not loaded."""
-        return None if self._process is None else self._process.pid
+        return self._n_waiting + len(self._queues)
 
     async def start(self) -> wire.Ready:
-        """Load the model if it is not loaded. Raises JobFailedError with the reason if that fails."""
+        """Load the model if it is not loaded. Raises JobFailedError with the reason if that fails.
+
+        All who wait for a load get its result. Raises ProcessLostError if ``stop`` ends it.
+        """
         if self.ready is not None:
             return self.ready
-        async with self._loading:
-            if self.ready is None:
-                await self._start()
-        assert self.ready is not None
-        return self.ready
+        if self._load is None or self._load.done():
+            self._load = asyncio.create_task(self._start())
+            self._load.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait for it
+        load = self._load
+        try:
+            return await asyncio.shield(load)
+        except asyncio.CancelledError:
+            if load.cancelled():
+                raise ProcessLostError(f"the server stopped loading {self.spec.name}") from None
+            raise
 
-    async def _start(self) -> None:
-        await self.stop()
+    async def _start(self) -> wire.Ready:
+        async with self._loading:
+            return await self._start_alone()
+
+    async def _start_alone(self) -> wire.Ready:
         spec = self.spec
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-c", _WORKER, json.dumps(sys.path), spec.name),
@@ -96,39 +106,46 @@ class ModelProcess:
             stdout=asyncio.subprocess.PIPE,
         )
         self._process = process
-        self.n_starts += 1
+        event = None
         try:
             self._send(wire.Load(spec.path, spec.device, spec.n_ctx, spec.options))
             event = await self._read(process)
-        except BaseException:  # the server ends while it loads
-            await self.stop()
-            raise
+        finally:
+            if not isinstance(event, wire.Ready):  # it failed, or was given up
+                self._process = None
+                await _kill(process)
         if not isinstance(event, wire.Ready):
-            await self.stop()
             what = f"{spec.path}: the process ended while it loaded the model"
             raise JobFailedError(event if isinstance(event, wire.Failed) else wire.Failed(None, "ProcessLost", what))
         self.ready = event
         self._reader = asyncio.create_task(self._distribute(process))
+        return event
 
     async def run(self, make: Callable[[int], wire.Job]) -> AsyncIterator[wire.Event]:
         """Run a job; yield its events. ``make`` gets its id. Cancels the job if the caller stops before its end.
 
         Raises BusyError, JobFailedError and ProcessLostError.
         """
-        if len(self._queues) >= self._max_jobs:
+        if self.n_jobs >= self._max_jobs:
             raise BusyError(f"{self.spec.name} has {self._max_jobs} requests already (--max-requests)")
+        self._n_waiting += 1
+        try:
+            await self.start()
+        finally:
+            self._n_waiting -= 1
+        if self.ready is None:
+            raise self._lost()
         id = next(self._ids)
         queue: asyncio.Queue[wire.Event | None] = asyncio.Queue()
         self._queues[id] = queue
         finished = False
         try:
-            await self.start()
             self._send(make(id))
             while not finished:
                 event = await queue.get()
                 finished = event is None or isinstance(event, (*_FINAL, wire.Failed))
                 if event is None:
-                    raise ProcessLostError(f"the process of {self.spec.name} ended; the next request starts it again")
+                    raise self._lost()
                 if isinstance(event, wire.Failed):
                     raise JobFailedError(event)
                 yield event
@@ -136,6 +153,9 @@ class ModelProcess:
             del self._queues[id]
             if not finished and self.ready is not None:
                 self._send(wire.Cancel(id))
+
+    def _lost(self) -> ProcessLostError:
+        return ProcessLostError(f"the process of {self.spec.name} ended; the next request starts it again")
 
     def _send(self, order: wire.Order) -> None:
         assert self._process is not None
@@ -150,6 +170,9 @@ class ModelProcess:
             return wire.decode_event(await process.stdout.readexactly(length))
         except asyncio.IncompleteReadError:
             return None
+        except (ValueError, msgspec.MsgspecError):
+            _log.exception("the process of %s sent something that is not a message", self.spec.name)
+            return None
 
     async def _distribute(self, process: asyncio.subprocess.Process) -> None:
         while (event := await self._read(process)) is not None:
@@ -157,16 +180,21 @@ class ModelProcess:
             if queue is not None:  # its client may have left
                 queue.put_nowait(event)
         if self._process is process:
-            code = await process.wait()
+            self.ready, self._process = None, None
+            queues = list(self._queues.values())
+            code = await _kill(process)  # it may have closed its pipe only, or sent what cannot be read
             how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
             _log.error("the process of %s (%d) %s; the next request starts it again", self.spec.name, process.pid, how)
-            self.ready, self._process = None, None
-            for queue in self._queues.values():
+            for queue in queues:
                 queue.put_nowait(None)
 
     async def stop(self) -> None:
         """End the process, which gives its memory back. Jobs that it works on raise ProcessLostError."""
+        if self._load is not None and not self._load.done():
+            self._load.cancel()
+            await asyncio.wait([self._load])
         process, self._process, self.ready = self._process, None, None
+        queues = list(self._queues.values())
         if process is None:
             return
         assert process.stdin is not None
@@ -174,7 +202,13 @@ class ModelProcess:
         try:
             await asyncio.wait_for(process.wait(), _SECONDS_TO_END)
         except TimeoutError:
-            process.kill()
-            await process.wait()
-        for queue in self._queues.values():
+            await _kill(process)
+        for queue in queues:
             queue.put_nowait(None)
+
+
+async def _kill(process: asyncio.subprocess.Process) -> int:
+    """End a process if it has not ended; return its code."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    return await process.wait()

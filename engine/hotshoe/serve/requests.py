@@ -78,7 +78,9 @@ def parse(body: bytes, kind: type[S]) -> tuple[S, list[str]]:
         raise RequestError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(raw, dict):
         raise RequestError(400, f"the body is {type(raw).__name__}; expected a JSON object")
-    _check_integers(raw, "")
+    if (place := _large_integer(raw)) is not None:
+        place = place.removeprefix(".")
+        raise RequestError(400, f"{place} is out of range: an integer has at most 64 bits", param=place)
     known = fields_of(kind)
     given = {name: value for name, value in raw.items() if value is not None}
     try:
@@ -93,17 +95,19 @@ def parse(body: bytes, kind: type[S]) -> tuple[S, list[str]]:
     return found, [f"{name} ({near[name][0]}?)" if near[name] else name for name in unknown]
 
 
-def _check_integers(value: Any, place: str) -> None:
-    """Raise RequestError for an integer that does not fit into 64 bits."""
+def _large_integer(value: Any) -> str | None:
+    """Where an integer stands that does not fit into 64 bits; None if all fit."""
     if isinstance(value, int):
-        if not -(2**63) <= value < 2**64:
-            raise RequestError(400, f"{place} is out of range: an integer has at most 64 bits", param=place)
-    elif isinstance(value, dict):
+        return None if -(2**63) <= value < 2**64 else ""
+    if isinstance(value, dict):
         for name, each in value.items():
-            _check_integers(each, f"{place}.{name}" if place else name)
+            if (found := _large_integer(each)) is not None:
+                return f".{name}{found}"
     elif isinstance(value, list):
         for i, each in enumerate(value):
-            _check_integers(each, f"{place}[{i}]")
+            if (found := _large_integer(each)) is not None:
+                return f"[{i}]{found}"
+    return None
 
 
 def fields_of(kind: type[msgspec.Struct]) -> frozenset[str]:
@@ -134,7 +138,10 @@ def texts_of_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 400, f"messages[{i}].images: this model reads texts only", param=f"messages[{i}].images",
                 code="unsupported_content",
             )  # fmt: skip
-        calls = [_call(i, j, call) for j, call in enumerate(message.get("tool_calls") or ())]
+        given = message.get("tool_calls") or []
+        if not isinstance(given, list):
+            raise RequestError(400, f"messages[{i}].tool_calls is not a list", param=f"messages[{i}].tool_calls")
+        calls = [_call(i, j, call) for j, call in enumerate(given)]
         if content is None and calls:
             content = ""
         if isinstance(content, list):
@@ -167,7 +174,9 @@ def _call(i: int, j: int, call: Any) -> dict[str, Any]:
         raise RequestError(400, f"{place} has no function with a name", param=place)
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        with contextlib.suppress(msgspec.DecodeError):  # a model may have written no JSON: it is passed on as it is
+        with contextlib.suppress(
+            msgspec.DecodeError, RecursionError
+        ):  # a model may have written no JSON: it is passed on as it is
             arguments = msgspec.json.decode(arguments)
     found = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return found | ({"id": call["id"]} if isinstance(call.get("id"), str) else {})

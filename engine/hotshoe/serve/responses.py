@@ -108,10 +108,14 @@ def _messages(request: ResponsesRequest) -> list[dict[str, Any]]:
             text = _text(item.get("output"), place)
             found.append({"role": "tool", "tool_call_id": str(item.get("call_id")), "content": text})
         elif kind == "reasoning":
-            thoughts = [*(item.get("content") or ()), *(item.get("summary") or ())]
-            text = "\n".join(str(part.get("text", "")) for part in thoughts if isinstance(part, dict))
-            if text:
-                _turn(found)["reasoning_content"] = text
+            thoughts = [item.get(name) or [] for name in ("content", "summary")]
+            if not all(isinstance(parts, list) for parts in thoughts):
+                raise RequestError(400, f"{place}: content or summary is not a list of parts", param=place)
+            texts = [str(part.get("text", "")) for parts in thoughts for part in parts if isinstance(part, dict)]
+            if texts:
+                turn = _turn(found)
+                before = [turn["reasoning_content"]] if "reasoning_content" in turn else []
+                turn["reasoning_content"] = "\n".join(before + texts)
         else:
             raise RequestError(400, f"{place} is of type {kind!r:.40}, which is not supported", param=place)
     return found
@@ -162,6 +166,8 @@ def _tools(request: ResponsesRequest, unknown: list[str]) -> tuple[list[dict[str
 
 def _schema(text: dict[str, Any] | None, unknown: list[str]) -> dict[str, Any] | None:
     format = (text or {}).get("format") or {"type": "text"}
+    if not isinstance(format, dict):
+        raise RequestError(400, "text.format is not an object", param="text.format")
     unknown += [f"text.{name}" for name in text or () if name != "format"]
     if format.get("type") == "json_schema":  # in chat/completions the schema is one level deeper
         format = {"type": "json_schema", "json_schema": format}

@@ -41,6 +41,8 @@ async def _serve(front: Front, listening: socket.socket, say: Callable[[str], No
         for process in front.processes.values():
             ready = await process.start()
             say(f"{process.spec.name}: {ready.why}; context of {ready.n_ctx} tokens")
+            if ready.warning:
+                say(f"{process.spec.name}: {ready.warning}")
     except JobFailedError as error:
         await front.stop()
         raise HotshoeError(error.failed.message, hint=error.failed.hint) from None

@@ -111,6 +111,8 @@ class Ready(msgspec.Struct, tag=True):
     """Whether the chat format has tools, and their calls can be read."""
     thinks: bool = False
     """Whether the chat format has reasoning that can be read."""
+    warning: str = ""
+    """What is wrong with the file, although it is served; empty if nothing is."""
     dim: int = 0
     """Elements of a hidden state, and of the vector of an embedding model."""
 
@@ -211,17 +213,22 @@ _events: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 def encode(message: Order | Event) -> bytes:
-    """A message with its length in front."""
+    """A message with its length in front. Raises ValueError for one that is too long."""
     body = _encoder.encode(message)
+    _check(len(body))
     return len(body).to_bytes(_HEADER, "little") + body
 
 
 def length_of(header: bytes) -> int:
     """The length of the message after this header. Raises ValueError if it is not one of ours."""
     length = int.from_bytes(header, "little")
+    _check(length)
+    return length
+
+
+def _check(length: int) -> None:
     if length > MAX_BYTES:
         raise ValueError(f"a message of {length} bytes; expected at most {MAX_BYTES}")
-    return length
 
 
 def decode_order(body: bytes) -> Order:

@@ -18,7 +18,7 @@ from hotshoe.chat.responses import response_template
 from hotshoe.serve import wire
 from hotshoe.serve.parts import Call, Parts, Text
 from hotshoe.tasks import Task
-from hotshoe_core.errors import HotshoeError
+from hotshoe_core.errors import ChatTemplateError, HotshoeError
 
 if TYPE_CHECKING:
     from hotshoe.runner.embedder import EmbeddingModel
@@ -40,8 +40,10 @@ class Worker:
         self._events = events
         self._writing = threading.Lock()
         self._streams: dict[int, Stream | None] = {}
-        """The texts that are being written; None until the prompt is read, or after it was cancelled before that."""
+        """The texts that are being written; None until the prompt is read."""
         self._cancelled: set[int] = set()
+        """Those of them that are to end."""
+        self._response: ResponseTemplate | None = None
 
     def run(self) -> int:
         """Load the model, then work until the front process closes stdin."""
@@ -53,13 +55,44 @@ class Worker:
         except Exception as error:
             self._fail(None, error)
             return 1
-        self._send(_ready(model))
+        self._send(self._ready(model))
         while (order := self._read()) is not None:
             if isinstance(order, wire.Cancel):
                 self._cancel(order.id)
             elif not isinstance(order, wire.Load):
+                if isinstance(order, wire.TextJob):
+                    self._streams[order.id] = None
                 threading.Thread(target=self._answer, args=(model, order), daemon=True).start()
         return 0
+
+    def _ready(self, model: Any) -> wire.Ready:
+        """What the model says of itself. Sets the response template."""
+        task = _task(model)
+        source = warning = ""
+        if task is Task.TEXT:
+            try:
+                source = model.chat_template.source
+                self._response = response_template(model.metadata, source)
+            except ChatTemplateError as error:
+                if source:
+                    self._response = response_template({}, source)
+                    warning = f"{error.message}; answers are read by the format of the chat template"
+        fields = self._response.fields if self._response is not None else {}
+        return wire.Ready(
+            task=task.value,
+            architecture=model.metadata.architecture,
+            name=str(model.metadata.get("general.name", "")),
+            n_ctx=model.n_ctx,
+            nbytes=model.nbytes,
+            device=model.device.name,
+            why=model.why,
+            chats=bool(source),
+            chat_template=source,
+            calls="tool_calls" in fields and "tools" in source,
+            thinks="reasoning_content" in fields,
+            warning=warning,
+            dim=model.metadata.arch.get("embedding_length", 0),
+        )
 
     def _read(self) -> wire.Order | None:
         header = self._orders.read(4)
@@ -87,8 +120,13 @@ class Worker:
             pass
         except BaseException as error:
             self._fail(job.id, error)
+        finally:
+            self._streams.pop(job.id, None)
+            self._cancelled.discard(job.id)
 
     def _cancel(self, id: int) -> None:
+        if id not in self._streams:  # it has ended
+            return
         self._cancelled.add(id)
         if (stream := self._streams.get(id)) is not None:
             stream.cancel()
@@ -100,20 +138,15 @@ class Worker:
         given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar, **job.params}
         parts = None
         if job.messages is not None:
-            text = model.chat_template.render(job.messages, job.tools, **job.template_options)
-            template = _response_template(model)
-            if template is not None:
-                parts = Parts(ResponseReader(template, text, job.tools or ()))
+            text = model.chat_prompt(job.messages, job.tools, **job.template_options)
+            if self._response is not None:
+                parts = Parts(ResponseReader(self._response, text, job.tools or ()))
             stream = model.stream(model.tokenizer.encode(text, add_special=False), skip_special=parts is None, **given)
         else:
             stream = model.stream(job.prompt or "", **given)
         with stream:
             self._streams[job.id] = stream
-            try:
-                self._send_pieces(model, stream, job, start, parts)
-            finally:
-                del self._streams[job.id]
-                self._cancelled.discard(job.id)
+            self._send_pieces(model, stream, job, start, parts)
 
     def _send_pieces(
         self, model: TextModel, stream: Stream, job: wire.TextJob, start: float, parts: Parts | None
@@ -143,7 +176,7 @@ class Worker:
     def count(self, model: TextModel, job: wire.CountJob) -> None:
         """Send the number of tokens of a conversation."""
         _require(model, Task.TEXT)
-        text = model.chat_template.render(job.messages, job.tools, **job.template_options)
+        text = model.chat_prompt(job.messages, job.tools, **job.template_options)
         self._send(wire.Counted(job.id, len(model.tokenizer.encode(text, add_special=False))))
 
     def embed(self, model: EmbeddingModel, job: wire.EmbedJob) -> None:
@@ -183,34 +216,6 @@ def _load(load: wire.Load) -> Any:
     return hotshoe.load_model(load.path, load.device, n_ctx=load.n_ctx if is_text else None, **options)
 
 
-def _ready(model: Any) -> wire.Ready:
-    task = _task(model)
-    template, response = "", None
-    if task is Task.TEXT:
-        try:
-            template, response = model.chat_template.source, _response_template(model)
-        except HotshoeError:
-            template = ""
-    return wire.Ready(
-        task=task.value,
-        architecture=model.metadata.architecture,
-        name=str(model.metadata.get("general.name", "")),
-        n_ctx=model.n_ctx,
-        nbytes=model.nbytes,
-        device=model.device.name,
-        why=model.why,
-        chats=bool(template),
-        chat_template=template,
-        calls=response is not None and "tool_calls" in response.fields and "tools" in template,
-        thinks=response is not None and "reasoning_content" in response.fields,
-        dim=model.metadata.arch.get("embedding_length", 0),
-    )
-
-
-def _response_template(model: TextModel) -> ResponseTemplate | None:
-    return response_template(model.metadata, model.chat_template.source)
-
-
 def _task(model: Any) -> Task:
     from hotshoe.runner.embedder import EmbeddingModel
     from hotshoe.runner.reranker import RerankModel
@@ -225,7 +230,7 @@ def _task(model: Any) -> Task:
 
 
 def _require(model: Any, task: Task) -> None:
-    """Raise WrongTaskError unless the model is for this task."""
+    """Raise ModelError unless the model is for this task."""
     from hotshoe_core.errors import ModelError
 
     if (found := _task(model)) is not task:
@@ -239,7 +244,8 @@ def _logprob(model: TextModel, sampled: Any) -> wire.TokenLogprob:
 
 def main() -> int:
     """Work for the front process, whose pipes are stdin and stdout. What else is printed goes to stderr."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the front process ends this one
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach all processes; the front process ends this one
+        signal.signal(number, signal.SIG_IGN)
     orders, events = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     code = Worker(orders, events).run()

@@ -34,7 +34,10 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     searched = {tokens[i]: i for i, kind in enumerate(roles.types) if kind in (TokenType.CONTROL, TokenType.UNKNOWN)}
     vocabulary.refuse_long_literals(searched)
     ordinary = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.BYTE)
-    known = {pieces[i]: i for i, kind in enumerate(roles.types) if kind in ordinary}
+    known: dict[bytes, int] = {}
+    for i, kind in enumerate(roles.types):
+        if kind in ordinary and known.setdefault(pieces[i], i) != i:
+            raise TokenizerError(f"tokens {known[pieces[i]]} and {i} are both {pieces[i]!r}")
     missing = next((byte for byte in range(256) if bytes([byte]) not in known), None)
     if missing is not None:
         raise TokenizerError(f"the vocabulary of {len(tokens)} tokens has none for the byte {missing:#04x}")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hotshoe.nn.bounds import check_range
 from hotshoe.nn.config import derived, key
 from hotshoe_core.gguf import Metadata
 
 __all__ = ["StateSpace", "recurrent_key", "ssm_key"]
-
-_MAX = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +51,8 @@ def ssm_key(*, heads: bool = True) -> Any:
 
     def get(metadata: Metadata, _: object, __: Any) -> StateSpace:
         def size(name: str, minimum: int = 1) -> int:
-            value: int = metadata.arch.require(f"ssm.{name}", int)
-            if not minimum <= value <= _MAX:
-                raise metadata.arch.error(
-                    f"ssm.{name}",
-                    f"is {value}; expected {minimum} to {_MAX}",
-                    "the file is damaged, or its converter does not know the architecture",
-                )
-            return value
+            key = f"ssm.{name}"
+            return check_range(metadata, key, metadata.arch.require(key, int), minimum)
 
         groups = size("group_count") if heads else 1
         found = StateSpace(
