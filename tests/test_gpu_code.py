@@ -1,11 +1,9 @@
-"""The GPUs that a CUDA library has code for, read from its file: NVIDIA's own libraries, and our wheel."""
+"""The GPUs that a CUDA library has code for, read from its file."""
 
 from __future__ import annotations
 
 import os
 import struct
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -34,20 +32,6 @@ def test_containers_and_their_entries(tmp_path: Path) -> None:
     library.write_bytes(bytes(8) + first[:-1])
     with pytest.raises(ValueError, match="cut off"):
         gpu_code(library)
-
-
-def test_a_library_of_nvidia(tmp_path: Path) -> None:
-    """CUDA 13 compiles all of NVIDIA's libraries for these GPUs."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    done = subprocess.run([*command, "-d", tmp_path, "nvidia-nvjpeg>=13,<14"], capture_output=True, check=False)
-    wheel = next(tmp_path.glob("*.whl"), None)
-    if done.returncode or wheel is None:
-        pytest.skip("pip has no nvidia-nvjpeg for this platform")
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(name for name in archive.namelist() if "/libnvjpeg.so" in name)
-        found = gpu_code(Path(archive.extract(name, tmp_path)))
-    assert found.machine >= RELEASE
-    assert len(found.ptx) == 1, "of the newest"
 
 
 def test_our_wheel(tmp_path: Path) -> None:

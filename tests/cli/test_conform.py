@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe.cli import main
-from hotshoe.cli._kit import Results, _cause
+from hotshoe.cli import _kit, main
+from hotshoe.cli._kit import Results, _cause, run_isolated
+from hotshoe_core.errors import HotshoeError
 from hotshoe_core.tensors.tensor import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -193,5 +194,49 @@ def test_isolated_tests_give_the_same_report(fragile):
     alone, isolated = (
         json.loads(conform("reference", *options, "-k", "rms_norm", "--json").stdout) for options in ([], ["--isolate"])
     )
-    assert alone == isolated | {"skipped": alone["skipped"]}
+    assert alone == isolated
     assert conform("reference", "--isolate", "-k", "nothing_is_called_so").returncode == 2
+
+
+CHILD = """
+import json, os, sys, time
+job = json.load(sys.stdin)
+def send(*values):
+    print(json.dumps(values), flush=True)
+def test(name, outcome):
+    if name not in job["done"]:
+        send("start", name)
+        send("add", name, outcome, "", name)
+"""
+
+
+def isolated(monkeypatch, program: str, *, first: bool = False, limit: float = 300) -> Results:
+    """Run this program in place of each of two children."""
+    monkeypatch.setattr(_kit, "_MAX_CHILDREN", 2)
+    monkeypatch.setattr(_kit.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(_kit, "_START", CHILD + program)
+    return run_isolated("reference", None, first=first, limit=limit)
+
+
+def test_the_first_failure_stops_all_shares(monkeypatch):
+    ends = "test('a', 'failed') if job['share'] else send('start', 'b')\ntime.sleep(300)"
+    results = isolated(monkeypatch, ends, first=True)
+    assert (list(results.failed), results.aborted, results.n_passed) == (["a"], [], 0)
+
+
+def test_a_process_that_ends_badly_after_its_last_test_is_a_row(monkeypatch):
+    results = isolated(monkeypatch, "test(f'a{job[\"share\"]}', 'passed')\nsend('end')\nif job['share']: os.abort()")
+    assert (results.n_passed, results.aborted) == (2, ["the end of the process"])
+    assert results.failed["the end of the process"].startswith("aborted: its process ")
+
+
+def test_a_child_that_cannot_be_started_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with pytest.raises(HotshoeError, match=r"a share of the tests was not run: .*missing"):
+        isolated(monkeypatch, "")
+
+
+def test_a_test_that_takes_longer_than_the_limit_is_ended(monkeypatch):
+    slow = "if 'slow' not in job['done'] and job['share']: send('start', 'slow'); time.sleep(300)\nsend('end')"
+    results = isolated(monkeypatch, slow, limit=3)
+    assert results.failed == {"slow": "aborted: its process took more than 3 s and was ended"}

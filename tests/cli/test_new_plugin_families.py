@@ -1,4 +1,6 @@
-"""``hotshoe new-plugin --family --transformers`` and ``--encoder``: the packages pass their tests as written."""
+"""``hotshoe new-plugin --family --transformers`` and ``--encoder``: the packages pass their tests.
+
+That of a family passes once its config says what the class needs."""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def test_the_package_passes_its_test(kind: str, tmp_path: Path) -> None:
     if kind == "family":
         rope = '"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}'
         more = f'"layer_types": ["full_attention"] * 2, {rope}'
-        test.write_text(test.read_text().replace('"tie_word', f'{more}, "tie_word'))
+        old = test.read_text()
+        new = old.replace('"tie_word', f'{more}, "tie_word')  # as its reader must, for this class
+        assert new != old
+        test.write_text(new)
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     assert {"torch", "transformers"} <= set(project["optional-dependencies"]["test"])
     assert list(project["entry-points"]["hotshoe.models"]) == [COMMANDS[kind][3]]

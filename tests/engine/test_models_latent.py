@@ -40,7 +40,6 @@ def of_2024(data: Path, tmp_path: Path) -> Path:
     return rewrite(data / NAME, tmp_path / "2024.gguf", changes, edit=joined)
 
 
-@pytest.mark.parametrize("device", ["reference", "cpu"])
 @pytest.mark.parametrize("pieces", [(), (8, 1, 21)])
 def test_one_matrix_for_keys_and_values(data: Path, of_2024: Path, device: str, pieces: tuple[int, ...]) -> None:
     expected = logits(data / NAME)

@@ -32,17 +32,6 @@ IDS = np.random.default_rng(0).integers(0, 250, 40).tolist()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_logits_are_those_of_transformers(
-    architecture: str, device: str, folder: Callable[..., Path], gguf: Callable[..., Path]
-) -> None:
-    expected = transformers_logits(folder(architecture), IDS)
-    with load(gguf(architecture), device) as model:
-        assert_close(model.logits(IDS), expected)
-        with load(gguf(architecture), device) as fresh, fresh.sequence() as sequence:
-            assert_close(np.stack([sequence.append(i) for i in IDS]), expected)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_files_of_llama_cpps_converter(architecture: str, device: str, data: Path) -> None:
     expected = np.load(data / "llamacpp" / "expected.npz")
     ids = expected["ids"].tolist()

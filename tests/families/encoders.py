@@ -52,7 +52,13 @@ def gemma_vector(folder: Path, states: Array) -> Array:
     return np.asarray(vector / np.linalg.norm(vector))
 
 
-_WORDPIECE: dict[str, Any] = {"vocab_size": len(VOCAB), "pad_token_id": 0, "bos_token_id": ..., "eos_token_id": ...}
+_WORDPIECE: dict[str, Any] = {
+    "layer_norm_eps": 1e-3,
+    "vocab_size": len(VOCAB),
+    "pad_token_id": 0,
+    "bos_token_id": ...,
+    "eos_token_id": ...,
+}
 
 
 def as_published(folder: Path) -> None:
@@ -132,6 +138,7 @@ ROWS: dict[str, Row] = {
             "sliding_window": 6,
             "num_hidden_layers": 7,
             "query_pre_attn_scalar": 32,
+            "rms_norm_eps": 1e-3,
             "use_bidirectional_attention": True,
         },
         tokenizer=gemma_sentence,
@@ -156,7 +163,6 @@ ROWS: dict[str, Row] = {
         prepare=as_published,
         # theirs asks transformers, whose config adds head_dim
         keys={"nomic-bert.attention.key_length": None, "nomic-bert.attention.value_length": None},
-        unused=("pooler.*",),
         optional=("token_types.weight",),
         excused={"head_dim": "GGUF has no key for it in encoders"},
     ),
@@ -174,7 +180,6 @@ ROWS: dict[str, Row] = {
             "nomic-bert-moe.attention.value_length": None,
             "nomic-bert-moe.context_length": 512,
         },
-        unused=("pooler.*",),
         optional=("token_types.weight",),
         excused={"head_dim": "GGUF has no key for it in encoders"},
         llamacpp_bound=1e-3,  # GELU

@@ -166,7 +166,10 @@ class Made:
         self._oracle.zero_grad()
         result = self._result(self.ids)
         (result * torch.randn(result.shape, generator=torch.Generator().manual_seed(0))).sum().backward()
-        without = []
+        names = [name for name, _ in self._oracle.named_parameters()]
+        without = [
+            f"unused {pattern!r} matches nothing" for pattern in self.row.unused if not fnmatch.filter(names, pattern)
+        ]
         for name, value in self._oracle.named_parameters():
             if name.endswith(("score_correction_bias", "expert_bias")):  # it only chooses experts
                 continue

@@ -10,17 +10,7 @@ from tests.families.dense import LLAMA3, MINISTRAL, YARN
 from tests.families.hybrids import RECURRENT
 from tests.families.row import Row
 from tests.support.tiny_bert import edit_json
-
-_MLA: dict[str, Any] = {
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "moe_intermediate_size": 32,
-    "num_experts_per_tok": 2,
-    "first_k_dense_replace": 1,
-}
+from tests.support.tiny_text import MLA
 
 _FEW: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _GPT_OSS: dict[str, Any] = {
@@ -59,6 +49,7 @@ _ERNIE: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 _GRANITE: dict[str, Any] = {
+    "rms_norm_eps": 1e-3,
     "num_local_experts": 6,
     "num_experts_per_tok": 2,
     "attention_multiplier": 0.2,
@@ -68,7 +59,7 @@ _GRANITE: dict[str, Any] = {
 }
 
 _DSA: dict[str, Any] = {
-    **_MLA,
+    **MLA,
     "q_lora_rank": 16,
     "n_routed_experts": 8,
     "n_shared_experts": 1,
@@ -104,7 +95,7 @@ ROWS: dict[str, Row] = {
     "mistral4": Row(
         "Mistral4ForCausalLM",
         "mistral4",
-        _MLA
+        MLA
         | {"q_lora_rank": 16, "n_routed_experts": 8, "n_shared_experts": 1, "norm_topk_prob": True}
         | {"rope_parameters": MINISTRAL | {"partial_rotary_factor": 8 / 24}},
         n_tokens=60,
@@ -132,7 +123,7 @@ ROWS: dict[str, Row] = {
     "deepseek-v2": Row(
         "DeepseekV2ForCausalLM",
         "deepseek2",
-        _MLA
+        MLA
         | {"q_lora_rank": 16, "n_routed_experts": 8, "n_shared_experts": 2, "routed_scaling_factor": 3.0}
         | {"n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"},
         llamacpp="it ranks groups of experts by their best two, as V3 does; V2 ranks them by the best one",
@@ -141,7 +132,7 @@ ROWS: dict[str, Row] = {
     "deepseek-v2-lite": Row(
         "DeepseekV2ForCausalLM",
         "deepseek2",
-        _MLA
+        MLA
         | {"q_lora_rank": None, "n_routed_experts": 4, "n_shared_experts": 2, "n_group": 1, "topk_group": 1}
         | {"first_k_dense_replace": 0, "routed_scaling_factor": 3.0}
         | {"rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}},
@@ -151,7 +142,7 @@ ROWS: dict[str, Row] = {
     "deepseek-v3-one-query-matrix": Row(
         "DeepseekV3ForCausalLM",
         "deepseek2",
-        _MLA
+        MLA
         | {"q_lora_rank": None, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1}
         | {"norm_topk_prob": False, "scoring_func": "sigmoid", "rope_parameters": YARN},
         n_tokens=60,
@@ -161,7 +152,7 @@ ROWS: dict[str, Row] = {
     "deepseek-v3": Row(
         "DeepseekV3ForCausalLM",
         "deepseek2",
-        _MLA
+        MLA
         | {"q_lora_rank": 16, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 4, "topk_group": 2}
         | {"scoring_func": "sigmoid", "routed_scaling_factor": 2.5, "norm_topk_prob": True}
         | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}},
@@ -241,7 +232,8 @@ ROWS: dict[str, Row] = {
     "minimax-m2": Row(
         "MiniMaxM2ForCausalLM",
         "minimax-m2",
-        {"head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16, "scoring_func": "sigmoid"},
+        {"head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16, "scoring_func": "sigmoid"}
+        | {"rms_norm_eps": 1e-3},
         n_tokens=60,
         weights={"experts.down_proj": lambda w: w / 2},
     ),
@@ -257,7 +249,14 @@ ROWS: dict[str, Row] = {
         "afmoe",
         _FEW
         | {"head_dim": 32, "num_hidden_layers": 6, "sliding_window": 8, "num_experts": 4, "num_shared_experts": 2}
-        | {"num_dense_layers": 2, "route_scale": 2.8, "mup_enabled": True, "score_func": "sigmoid", "route_norm": True},
+        | {
+            "num_dense_layers": 2,
+            "route_scale": 2.8,
+            "mup_enabled": True,
+            "rms_norm_eps": 1e-3,
+            "score_func": "sigmoid",
+            "route_norm": True,
+        },
         n_tokens=32,
     ),
     "ernie4_5-moe": Row(

@@ -49,12 +49,14 @@ ROWS: dict[str, Row] = {
     "qwen3-vl": Row(
         "Qwen3VLForConditionalGeneration",
         "qwen3vl",
-        _config({"out_hidden_size": 64, "deepstack_visual_indexes": [0]}, head_dim=32, **_3),
+        _config({"out_hidden_size": 64, "deepstack_visual_indexes": [0]}, head_dim=32, rms_norm_eps=1e-3, **_3),
     ),
     "qwen3-vl-moe": Row(
         "Qwen3VLMoeForConditionalGeneration",
         "qwen3vlmoe",
-        _config({"out_hidden_size": 64, "deepstack_visual_indexes": [0]}, head_dim=32, **_3, **_EXPERTS),
+        _config(
+            {"out_hidden_size": 64, "deepstack_visual_indexes": [0]}, head_dim=32, rms_norm_eps=1e-3, **_3, **_EXPERTS
+        ),
         prepare=_transpose_experts,
     ),
 }

@@ -12,25 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.tiny_text import VOCAB_SIZE, make_tokenizer
+from tests.support.tiny_text import COMMON, make_tokenizer
 
 __all__ = ["COMMON", "Row", "coarse", "make_folder", "oracle_class", "text_ids"]
 
 Array = np.ndarray[Any, Any]
-
-COMMON: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": None,
-}
-"""The config of every row, unless the row says otherwise."""
 
 
 @dataclass(frozen=True)

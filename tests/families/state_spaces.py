@@ -45,6 +45,7 @@ def _without_experts(folder: Path) -> None:
 
 
 _GRANITE = {
+    "rms_norm_eps": 1e-3,
     "num_hidden_layers": 4,
     "layer_types": ["linear_attention", "full_attention"] * 2,
     "mamba_n_heads": 8,
@@ -74,6 +75,7 @@ def _with_published_names(folder: Path) -> None:
 
 
 _FALCON = {
+    "rms_norm_eps": 1e-3,
     "head_dim": 24,
     "mamba_n_heads": 8,
     "mamba_d_head": 16,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import gguf
 import numpy as np
 import pytest
 
+from hotshoe_core.gguf import GGUFFile
 from tests.families.made import Made
+from tests.support.rewrite import rewrite
 
 
 def check_window(made: Made) -> list[str]:
@@ -31,17 +35,22 @@ def check_kv_heads(made: Made) -> list[str]:
 
 
 def check_head_dim(made: Made) -> list[str]:
-    """The heads together must not be as wide as the hidden state."""
+    """The heads together must not be as wide as the hidden state, if the config states how wide one is."""
     n, dim = (getattr(made.config, name, None) for name in ("num_attention_heads", "head_dim"))
     return [f"{n} heads of {dim}"] if n and dim and n * dim == made.config.hidden_size else []
 
 
 def check_experts(made: Made) -> list[str]:
     """The router must choose: some experts, and some groups, are not used for a token."""
-    pairs = [("num_experts_per_tok", name) for name in ("num_experts", "num_local_experts", "n_routed_experts")]
-    found = [(few, getattr(made.config, few, None), getattr(made.config, many, None)) for few, many in pairs]
-    found = [(few, max(used) if isinstance(used, list) else used, n) for few, used, n in found]  # one for each layer
-    problems = [f"{few} {used}" for few, used, n in found if used and n and used >= n]
+    names = (
+        ("num_experts_per_tok", "top_k_experts", "moe_top_k"),
+        ("num_experts", "num_local_experts", "n_routed_experts"),
+    )
+    pairs = [(few, getattr(made.config, few, None), getattr(made.config, many, None)) for few, many in product(*names)]
+    found = [(few, max(used) if isinstance(used, list) else used, n) for few, used, n in pairs if used and n]
+    problems = [f"{few} {used}" for few, used, n in found if used >= n]
+    with GGUFFile(made.file()) as file:
+        assert found or not any("_exps." in name for name in file.tensors), "the names of their numbers are unknown"
     groups, used = (getattr(made.config, name, None) or 1 for name in ("n_group", "topk_group"))
     return problems + ([f"topk_group {used}"] if groups > 1 and used >= groups else [])
 
@@ -65,6 +74,19 @@ def check_vectors(made: Made) -> list[str]:
     return [t.name for t in tensors if np.ptp(t.data) == 0]
 
 
+def check_epsilon(made: Made) -> list[str]:
+    """The epsilon of norms that other families have must give another result."""
+    with GGUFFile(made.file()) as file:
+        own = {key: value for key, value in file.metadata.items() if key.endswith("epsilon")}
+    other = {key: 1e-5 if value < 5e-6 else 1e-6 for key, value in own.items()}
+    results = []
+    for path in (made.file(), rewrite(made.file(), made.scratch / "epsilon.gguf", other)):
+        with made.open(path) as model:
+            results.append(model.states_of(made.ids) if made.is_encoder else model.logits(made.ids))
+    ours, others = results
+    return list(own) if np.abs(ours - others).max() <= made.row.bound * np.abs(ours).max() else []
+
+
 def check_weights(made: Made) -> list[str]:
     """Every weight, and every expert, must move the logits."""
     return made.weights_without_effect()
@@ -78,6 +100,7 @@ CHECKS = {
     "experts": check_experts,
     "original context": check_original_context,
     "vectors": check_vectors,
+    "epsilon": check_epsilon,
     "weights": check_weights,
 }
 

@@ -49,7 +49,8 @@ def test_a_shared_beginning_is_not_computed_again(made: Made, main_device: str) 
                 made.near(sequence.append(), made.expected(text)[-1])
     assert n_cached[0] == 0
     assert 8 <= n_cached[1] < len(ids)
-    assert n_cached[2] <= 12
+    has_window = "sliding_attention" in (getattr(made.config, "layer_types", None) or ())
+    assert (0 if has_window else 8) <= n_cached[2] <= 12
 
 
 def test_a_truncated_text_goes_on(made: Made, main_device: str) -> None:

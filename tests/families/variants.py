@@ -13,6 +13,7 @@ ROWS: dict[str, Row] = {
         "GraniteForCausalLM",
         "granite",
         {
+            "rms_norm_eps": 1e-3,
             "embedding_multiplier": 3.0,
             "residual_multiplier": 0.5,
             "attention_multiplier": 0.125,
@@ -21,11 +22,12 @@ ROWS: dict[str, Row] = {
             "mlp_bias": True,
         },
     ),
-    "olmo2": Row("Olmo2ForCausalLM", "olmo2"),
+    "olmo2": Row("Olmo2ForCausalLM", "olmo2", {"rms_norm_eps": 1e-3}),
     "olmo3": Row(
         "Olmo3ForCausalLM",
         "olmo2",
         {
+            "rms_norm_eps": 1e-3,
             "num_hidden_layers": 5,
             "layer_types": _WINDOWS,
             "sliding_window": 8,
@@ -44,7 +46,7 @@ ROWS: dict[str, Row] = {
         excused={"head_dim": _SQUARE},
     ),
     "smollm3": Row("SmolLM3ForCausalLM", "smollm3", {"num_hidden_layers": 5}),
-    "command-r": Row("CohereForCausalLM", "command-r", {"logit_scale": 0.25}),
+    "command-r": Row("CohereForCausalLM", "command-r", {"logit_scale": 0.25, "layer_norm_eps": 1e-3}),
     "command-r-plus": Row(
         "CohereForCausalLM",
         "command-r",
@@ -61,19 +63,20 @@ ROWS: dict[str, Row] = {
     "exaone4": Row(
         "Exaone4ForCausalLM",
         "exaone4",
-        {"head_dim": 16, "sliding_window": None, "layer_types": ["full_attention"] * 3, "rope_parameters": LLAMA3},
+        {"head_dim": 16, "sliding_window": None, "layer_types": ["full_attention"] * 3, "rope_parameters": LLAMA3}
+        | {"rms_norm_eps": 1e-3},
         excused={"head_dim": _SQUARE},
     ),
     "exaone4-32b": Row(
         "Exaone4ForCausalLM",
         "exaone4",
-        {"head_dim": 24, "sliding_window": 8, "num_hidden_layers": 5, "layer_types": _WINDOWS},
+        {"head_dim": 24, "sliding_window": 8, "num_hidden_layers": 5, "layer_types": _WINDOWS, "rms_norm_eps": 1e-3},
         llamacpp="it uses windows, and leaves RoPE out of full layers, only if the model has 64 layers",
     ),
     "phi2": Row(
         "PhiForCausalLM",
         "phi2",
-        {"num_key_value_heads": 4, "intermediate_size": 256, "hidden_act": "gelu_new"},
+        {"num_key_value_heads": 4, "intermediate_size": 256, "hidden_act": "gelu_new", "layer_norm_eps": 1e-3},
         excused={"kv heads": "Phi has as many key heads as query heads"},
         llamacpp_bound=6e-4,  # GELU
     ),
@@ -82,7 +85,8 @@ ROWS: dict[str, Row] = {
     "falcon": Row(
         "FalconForCausalLM",
         "falcon",
-        {"num_key_value_heads": ..., "intermediate_size": ..., "max_position_embeddings": ..., "num_kv_heads": 1},
+        {"num_key_value_heads": ..., "intermediate_size": ..., "max_position_embeddings": ..., "num_kv_heads": 1}
+        | {"layer_norm_epsilon": 1e-3},
         llamacpp_bound=1e-3,  # GELU
         excused={"head_dim": "the config has none"},
     ),
@@ -90,7 +94,7 @@ ROWS: dict[str, Row] = {
         "FalconForCausalLM",
         "falcon",
         {"num_key_value_heads": ..., "intermediate_size": ..., "max_position_embeddings": ..., "num_kv_heads": 2}
-        | {"new_decoder_architecture": True},
+        | {"new_decoder_architecture": True, "layer_norm_epsilon": 1e-3},
         llamacpp_bound=1e-3,  # GELU
         excused={"head_dim": "the config has none"},
     ),

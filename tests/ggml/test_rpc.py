@@ -334,7 +334,7 @@ def test_graphs_of_equal_sizes_have_separate_plans() -> None:
 
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("architecture", FAMILIES)
-def test_each_family(architecture: str, gguf: Callable[..., Path]) -> None:  # noqa: F811
+def test_twelve_families(architecture: str, gguf: Callable[..., Path]) -> None:  # noqa: F811
     """A model with some layers on a server and the others on the CPU."""
     require_same_as_cpu(gguf(architecture), ["rpc:0", "cpu"], 1e-3)
 

@@ -173,7 +173,7 @@ def test_a_server_that_does_not_accept_is_not_tried_again(monkeypatch: pytest.Mo
         load_backend(library)
         with pytest.raises(NativeLibraryError, match=f"{endpoint}: no answer for 2 seconds"):
             native_server(library, endpoint)
-        with pytest.raises(NativeLibraryError, match=r"no answer [0-3] seconds ago; try again in [1-4] seconds"):
+        with pytest.raises(NativeLibraryError, match=r"no answer \d+ seconds ago; try again in \d+ seconds"):
             native_server(library, endpoint)
 
 

@@ -48,18 +48,18 @@ def verdict(registry, name):
 
 def test_a_device_that_hangs_costs_neither_its_provider_nor_the_next(site, probes):
     site.install("bad", slow("('acme:0', 'acme:1', 'acme:2')", "('acme:0',)"))
-    registry = load_all(timeout=1)
+    registry = load_all(timeout=3)
     assert sorted(names(registry)) == ["acme:1", "acme:2", "other:0", "reference"]
     found = verdict(registry, "acme")
     assert found.outcome is Outcome.AVAILABLE
-    assert "not used: it did not finish within 1" in found.reason
+    assert "not used: it did not finish within 3" in found.reason
     assert "while computing on acme:0" in found.reason
     assert "HOTSHOE_PROBE_TIMEOUT" in found.hint
 
 
 def test_a_provider_whose_devices_all_hang_leaves_its_neighbour(site, probes):
     site.install("bad", slow("('acme:0', 'acme:1')", "('acme:0', 'acme:1')"))
-    registry = load_all(timeout=1)
+    registry = load_all(timeout=3)
     assert names(registry) == ["other:0", "reference"]
     assert verdict(registry, "acme").outcome is Outcome.TIMED_OUT
 
@@ -68,7 +68,7 @@ def test_a_provider_that_hangs_while_listing_leaves_its_neighbour(site, probes):
     hangs = "class Hangs(Provider):\n    def devices(self, library):\n        import time; time.sleep(60)\n"
     hook = "@hookimpl\ndef hotshoe_providers(): return [Provider(), Hangs('bad', devices=('bad:0',))]\n"
     site.install("two", PROVIDER + hangs + hook)
-    registry = load_all(timeout=1.5)
+    registry = load_all(timeout=3)
     assert names(registry) == ["npu:0", "reference"]
     assert verdict(registry, "bad").outcome is Outcome.TIMED_OUT
 
@@ -103,7 +103,7 @@ def test_a_limit_that_is_given_holds_for_named_devices_too(site):
 
 
 @pytest.mark.usefixtures("short", "probes")
-@pytest.mark.parametrize(("seconds", "outcome"), [(4, Outcome.AVAILABLE), (0.5, Outcome.TIMED_OUT)])
+@pytest.mark.parametrize(("seconds", "outcome"), [(30, Outcome.AVAILABLE), (0.5, Outcome.TIMED_OUT)])
 def test_a_manifest_may_ask_for_a_longer_probe(site, seconds, outcome):
     """For all of it: cuBLAS is hundreds of megabytes. It cannot ask for a shorter one."""
     package = site.path / "acme"
@@ -167,7 +167,7 @@ def adopted(site, probes, natives):
 
 
 def test_a_slow_gpu_of_an_adopted_set_does_not_cost_the_cpu(adopted):
-    registry = load_all(ggml=adopted, timeout=1.5)
+    registry = load_all(ggml=adopted, timeout=3)
     assert names(registry) == ["cpu", "reference"]
     assert verdict(registry, "ggml-vulkan").outcome is Outcome.TIMED_OUT
 
@@ -181,6 +181,6 @@ def test_the_cpu_of_an_adopted_set_does_not_wait_for_its_gpu(adopted, monkeypatc
         return run(jobs, limits)
 
     monkeypatch.setattr(child_process, "run", watched)
-    registry = load_all(ggml=adopted, device="cpu", timeout=1.5)
+    registry = load_all(ggml=adopted, device="cpu", timeout=3)
     assert names(registry) == ["cpu", "reference"]
     assert tested == ["ggml-cpu"]

@@ -13,6 +13,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from hotshoe.tokenizers._decoding import byte_letters
+
 __all__ = ["CHAT_TEMPLATE", "make_scripted"]
 
 END = "<|im_end|>"
@@ -34,13 +36,6 @@ CHAT_TEMPLATE = (
 )
 
 
-def _bytes() -> list[str]:
-    """GPT-2's printable characters for the 256 bytes."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    rest = iter(range(256, 512))
-    return [chr(b) if b in plain else chr(next(rest)) for b in range(256)]
-
-
 def make_scripted(path: Path, first: Sequence[str], after_tool: Sequence[str], n_ctx: int = 8192) -> Path:
     """Write the file. first, after_tool: the pieces of both answers.
 
@@ -50,7 +45,7 @@ def make_scripted(path: Path, first: Sequence[str], after_tool: Sequence[str], n
     assert len(set(pieces)) == len(pieces)
     assert min(map(len, pieces)) > 1
     special = ["<|im_start|>", END, FIRST, AFTER_TOOL]
-    encoded = _bytes()
+    encoded = byte_letters()
     tokens = [*encoded, encoded[0] + encoded[1], *special, *pieces]
     types = [gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * len(special)
     types += [gguf.TokenType.USER_DEFINED] * len(pieces)

@@ -15,6 +15,8 @@ import pytest
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS
 
 __all__ = [
+    "COMMON",
+    "MLA",
     "ARCHITECTURES",
     "CHAT_TEMPLATE",
     "MORE_ARCHITECTURES",
@@ -35,7 +37,7 @@ SENTENCES = (
     "3 33 333 numbers 12 2024 and Some Upper Case Words",
 )
 _SPECIAL = ("<|begin|>", "<|end|>")
-_COMMON: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -47,7 +49,8 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": 1,
     "pad_token_id": None,
 }
-# config class, and what differs from _COMMON
+"""The config of every tiny text model, unless the model says otherwise."""
+# config class, and what differs from COMMON
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "LlamaForCausalLM": ("LlamaConfig", {}),
     "MistralForCausalLM": ("MistralConfig", {"sliding_window": None}),
@@ -79,7 +82,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 # as ARCHITECTURES: those that differ from the others by more than sizes, in their layers or in what they keep
-_MLA: dict[str, Any] = {
+MLA: dict[str, Any] = {
     "num_key_value_heads": 4,
     "kv_lora_rank": 16,
     "qk_nope_head_dim": 16,
@@ -93,11 +96,11 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "MixtralForCausalLM": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "DeepseekV2ForCausalLM": (
         "DeepseekV2Config",
-        _MLA | {"q_lora_rank": None, "n_routed_experts": 4, "n_shared_experts": 2, "n_group": 1, "topk_group": 1},
+        MLA | {"q_lora_rank": None, "n_routed_experts": 4, "n_shared_experts": 2, "n_group": 1, "topk_group": 1},
     ),
     "DeepseekV3ForCausalLM": (
         "DeepseekV3Config",
-        _MLA
+        MLA
         | {"q_lora_rank": 16, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 4, "topk_group": 2}
         | {"scoring_func": "sigmoid", "routed_scaling_factor": 2.5, "norm_topk_prob": True},
     ),
@@ -120,7 +123,7 @@ def make_tiny(
     torch = pytest.importorskip("torch", reason="the tests of text models make theirs with torch")
     transformers = pytest.importorskip("transformers", reason="the tests of text models make theirs with transformers")
     config_class, own = (ARCHITECTURES | MORE_ARCHITECTURES)[architecture]
-    config = getattr(transformers, config_class)(**_COMMON | own | changes)
+    config = getattr(transformers, config_class)(**COMMON | own | changes)
     torch.manual_seed(seed)
     model = getattr(transformers, architecture)(config).eval()
     generator = torch.Generator().manual_seed(seed)

@@ -236,6 +236,7 @@ class _Share(threading.Thread):
                 else:
                     self._add(*values)
             timer.cancel()
+            process.stdout.close()
             process.wait()
             if self._stopped.is_set() or (has_ended and process.returncode == 0):
                 return False
