@@ -127,6 +127,7 @@ FILES: dict[str, Ollama] = {
         lacks=("attention.layer_norm_rms_epsilon",),
         has={"mm.tokens_per_image": 256},
         tower=True,
+        row="gemma3-vision",  # its epsilon is the one that readers assume
     ),
     "embeddinggemma": Ollama(
         "gemma-embedding",

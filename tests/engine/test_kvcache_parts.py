@@ -331,9 +331,9 @@ def test_a_window_on_both_sides(
 @pytest.mark.parametrize(
     ("causal", "spec", "message"),
     [
-        (True, AttentionSpec(KV_HEADS, HEAD_DIM, window=4, both_sides=True), "has both_sides; causal is True"),
-        (False, AttentionSpec(KV_HEADS, HEAD_DIM, window=4), "has no both_sides; causal is False"),
-        (False, AttentionSpec(KV_HEADS, HEAD_DIM, chunk=4), "has no both_sides; causal is False"),
+        (True, AttentionSpec(KV_HEADS, HEAD_DIM, window=4, both_sides=True), "layer 1 has both_sides; causal is True"),
+        (False, AttentionSpec(KV_HEADS, HEAD_DIM, window=4), "layer 1 has a window without both_sides; causal is False"),
+        (False, AttentionSpec(KV_HEADS, HEAD_DIM, chunk=4), "layer 1 has a chunk; causal is False"),
         (False, RecurrentSpec({"x": (2,)}), "layer 1 has a RecurrentSpec"),
     ],
 )
