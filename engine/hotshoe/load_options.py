@@ -25,6 +25,7 @@ class LoadOptions(TypedDict, total=False):
 
     n_batch: int | None
     n_ubatch: int | None
+    max_step_seconds: float
     max_sequences: int
     n_sequences: int
     kv_dtype: str

@@ -68,6 +68,7 @@ _TEXT_OPTIONS = {
     "n_batch": None,
     "n_ubatch": None,
     "max_sequences": None,
+    "max_step_seconds": 60.0,
 }
 """Options of text models, which an embedding model does not take, and their defaults."""
 

@@ -28,7 +28,7 @@ __all__ = [
     "common_resume_position",
 ]
 
-MAX_SEQUENCES = 63  # a cache numbers its slots from 0; each is one bit of an int64
+MAX_SEQUENCES = 1024  # slots of a cache, numbered from 0
 
 Array = np.ndarray[Any, Any]
 Sizes = tuple[int, ...]

@@ -1,9 +1,9 @@
 """Scheduling policy: how many rows of each job the next step computes. It touches no tensor, no lock and no cache.
 
 A step computes at most ``n_batch`` rows, in graphs of at most ``n_ubatch`` rows. Decoding jobs (one pending row) go
-first, with one row each. The rest of the step goes to prompts in order of arrival; the last one is cut where the step
-ends. So a decoding job never waits longer than one step for a prompt, however long the prompt is, and the first prompt
-gets at least one row of every step.
+first, with one row each. The rest of the step, or as many rows as runner/pace.py allows, goes to prompts: the shortest
+ones first, so that a short request does not wait for long ones. The prompt that came first is served in every fourth
+step at least, however many short ones follow it. A decoding job never waits longer than one step for a prompt.
 
 If all sequences of a graph must have the same number of rows (*uniform*), decoding jobs get graphs of their own, and
 prompts are cut into the sizes of kvcache/buckets.py, so that few different graphs are needed.
@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from hotshoe.kvcache.buckets import ROWS_PER_OCTAVE, round_down
 
-__all__ = ["Chunk", "Limits", "Pending", "schedule"]
+__all__ = ["STABLE_ROWS", "Chunk", "Limits", "Pending", "schedule"]
 
 
 class Pending(Protocol):
@@ -41,6 +41,11 @@ class Pending(Protocol):
 
 
 P = TypeVar("P", bound=Pending)
+
+STABLE_ROWS = 64
+"""A CPU's kernels give a row the same bits in every graph of this number of rows or more, so pieces are not smaller."""
+
+_MOST_SKIPPED = 4  # steps that serve others before the prompt that came first
 
 
 class Chunk(NamedTuple, Generic[P]):
@@ -67,13 +72,20 @@ class Limits(NamedTuple):
     """How many sizes uniform prompts are cut into, from a power of two to the next one."""
 
 
-def schedule(jobs: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
+def schedule(
+    jobs: Sequence[P], limits: Limits, step: int = 0, max_prompt_rows: int | None = None
+) -> list[list[Chunk[P]]]:
     """Return the graphs of the next step, in order. A graph has at most one chunk of a job; a step may have several.
 
-    jobs: those that have room in the cache, all of them together.
+    jobs: those that have room in the cache, all of them together. step: the number of this step. max_prompt_rows: the
+    most rows of prompts; None: only ``limits`` count.
     """
     decoding = sorted((job for job in jobs if job.n_pending == 1), key=lambda job: (job.served, job.arrival))
-    prompts = sorted((job for job in jobs if job.n_pending > 1), key=lambda job: job.arrival)
+    prompts = sorted((job for job in jobs if job.n_pending > 1), key=lambda job: (job.n_pending, job.arrival))
+    first = min(prompts, key=lambda job: job.arrival, default=None)
+    if first is not None and step - first.served >= _MOST_SKIPPED:
+        prompts.remove(first)
+        prompts.insert(0, first)
     if limits.n_batch == 1 and decoding and prompts:  # the step has a single row: take turns
         if (prompts[0].served, prompts[0].arrival) < (decoding[0].served, decoding[0].arrival):
             decoding = []
@@ -81,11 +93,12 @@ def schedule(jobs: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
             prompts = []
     del decoding[limits.n_batch - bool(prompts) :]
     left = limits.n_batch - len(decoding)
+    left = left if max_prompt_rows is None else min(left, max_prompt_rows)
     if limits.uniform:
         return _uniform_decoding(decoding, limits) + _uniform_prompts(prompts, left, limits)
     shares = [(job, 1) for job in decoding]
     for job in prompts:
-        n = _move_out_of_span(job, 0, min(left, job.n_pending)) if left else 0
+        n = _move_out_of_span(job, 0, _share(job.n_pending, left)) if left else 0
         if n:
             shares.append((job, n))
             left = max(0, left - n)
@@ -109,6 +122,14 @@ def _graphs(shares: Sequence[tuple[P, int]], limits: Limits) -> list[list[Chunk[
                 graphs.append([])
                 room = limits.n_ubatch
     return [graph for graph in graphs if graph]
+
+
+def _share(n_pending: int, left: int) -> int:
+    """Return how many of a prompt's rows are computed now: if possible, those that remain are enough for a piece."""
+    rest = n_pending - left
+    if 0 < rest < STABLE_ROWS <= left - (STABLE_ROWS - rest):
+        return left - (STABLE_ROWS - rest)
+    return min(left, n_pending)
 
 
 def _move_out_of_span(job: Pending, start: int, n: int) -> int:
