@@ -33,7 +33,7 @@ __all__ = ["FoundTower", "find_tower", "load_tower"]
 logger = logging.getLogger("hotshoe.images")
 
 _ARCHITECTURE = "clip"
-_MAX_FILES = 64  # candidates beside a model
+_MAX_FILES = 64  # candidates next to a model
 
 
 class FoundTower(NamedTuple):
@@ -42,11 +42,11 @@ class FoundTower(NamedTuple):
     file: GGUFFile
     tower: Tower
     found: bool
-    """Whether it was found beside the model, and not named by the user."""
+    """Whether it was found next to the model, and not named by the user."""
 
 
 def find_tower(projector: Any, file: GGUFFile, model: Module) -> FoundTower | None:
-    """Open the tower's file: the one that is given, or the one beside the model's file that belongs to it.
+    """Open the tower's file: the one that is given, or the one next to the model's file that belongs to it.
 
     projector: the path of the file; None to look for it; False for no tower. Raises ModelError if the given file does
     not belong to the model, ModelFileError or WeightsError if it is damaged, UnknownArchitectureError if no
@@ -69,10 +69,10 @@ def find_tower(projector: Any, file: GGUFFile, model: Module) -> FoundTower | No
             opened.close()
             raise
         return FoundTower(opened, tower, False)
-    return _beside(file, model)
+    return _next_to(file, model)
 
 
-def _beside(file: GGUFFile, model: Module) -> FoundTower | None:
+def _next_to(file: GGUFFile, model: Module) -> FoundTower | None:
     """The tower in the model's folder that fits; of several, one in f16, or else the smallest."""
     fitting = []
     for path in sorted(file.path.parent.glob("*mmproj*.gguf"))[:_MAX_FILES]:

@@ -31,7 +31,7 @@ class MadeTower:
         self._loaded: dict[str, TextModel] = {}
 
     def file(self, kind: str = "f32") -> Path:
-        """The file of the encoder, beside the model's, so that it is found there."""
+        """The file of the encoder, next to the model's, so that it is found there."""
         path = self.path.with_name(f"mmproj-{kind}.gguf")
         if not path.exists():
             convert(self.folder, path, kind, projector=True)

@@ -60,7 +60,7 @@ def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict
     }
     usual |= names
     processor = read_preprocessor(checkpoint)
-    keys = {
+    keys: dict[str, Any] = {
         "vision.projection_dim": checkpoint.text().integer("hidden_size"),
         "vision.image_size": vision.integer(usual["image_size"]),
         "vision.patch_size": vision.integer(usual["patch_size"]),

@@ -157,7 +157,7 @@ class TowerMLP(MLP):
 
     def __init__(self, config: Any, *args: Any) -> None:
         super().__init__(config, *args)
-        self.activation = config.activation
+        self.activation = config.activation  # type: ignore[misc]
 
 
 class TowerGatedMLP(GatedMLP):
@@ -165,7 +165,7 @@ class TowerGatedMLP(GatedMLP):
 
     def __init__(self, config: Any, *args: Any) -> None:
         super().__init__(config, *args)
-        self.activation = config.activation
+        self.activation = config.activation  # type: ignore[misc]
 
 
 class TowerBlock(TransformerBlock):

@@ -29,7 +29,7 @@ __all__ = ["ImageEncoder", "LoadedTower"]
 _MAX_GRAPHS = 4  # each has memory for its picture
 _MAX_KEPT = 256 << 20  # bytes of rows
 _DTYPES = {"f4": DType.F32, "i4": DType.I32}
-_STAND_IN = "\ue000picture\ue001"  # for markers in the texts of users, which are no pictures
+_STAND_IN = "\ue000picture\ue001"  # for markers in the texts of users, which are not pictures
 
 _Shapes = tuple[tuple[str, tuple[int, ...], DType], ...]
 _Parts = tuple["str | EmbeddingSpan", ...]
@@ -110,7 +110,7 @@ class ImageEncoder:
         for piece in re.split(f"({re.escape(self.marker)})", text):
             parts += next(pictures) if piece == self.marker else [piece.replace(_STAND_IN, self.marker)]
         ids = self._tokenizer.encode(row_marker, add_special=False)
-        if len(ids) != 1:  # it is no token of the vocabulary
+        if len(ids) != 1:  # the vocabulary has no such token
             return self._encode_apart(parts, add_special)
         # whole, because the texts around a picture may share a token with what they touch
         whole = "".join(part if isinstance(part, str) else row_marker for part in parts)
