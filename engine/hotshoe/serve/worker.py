@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
 from hotshoe.serve import wire
-from hotshoe.serve.parts import Call, Parts, Text
+from hotshoe.chat.parts import Call, Parts, Text
 from hotshoe.tasks import Task
 from hotshoe_core.errors import ChatTemplateError, HotshoeError
 
