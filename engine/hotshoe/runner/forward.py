@@ -90,6 +90,11 @@ class TextForward:
                 self.build, _LARGE_GRAPHS * n_ubatch, weight=lambda s: max(min_weight, min(n_ubatch, s.n_rows))
             )
 
+    @property
+    def n_graphs_built(self) -> int:
+        """How many graphs were built so far."""
+        return self.contexts.n_built
+
     def check(self, items: Items, before: int = 0) -> None:
         """Raise an error unless the model can compute the rows from ``before`` on.
 
