@@ -60,6 +60,9 @@ class TowerRow:
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Keys of our file that llama.cpp's converter writes differently, or not at all. Each has a comment."""
 
+    unrecorded: str = ""
+    """Why llama.cpp has no converter for this encoder; "" if it has one."""
+
     text: Callable[[int, Sequence[int]], str] | None = None
     """How transformers' processor writes a picture of ``n`` rows and a grid into a prompt; None: the row token n times,
     inside what the tower's placeholder has around it."""
