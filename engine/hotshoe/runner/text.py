@@ -43,6 +43,7 @@ from hotshoe_core.errors.text import format_bytes
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
     from hotshoe.runner.base import TextModule
+    from hotshoe.runner.image_encoder import ImageEncoder
     from hotshoe.runner.items import Item
     from hotshoe_core import Backend, Context
 
@@ -111,6 +112,12 @@ class TextModel(LoadedModel):
             message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
+        self.images: ImageEncoder | None = None
+        """Turns pictures into items of a sequence; None if the model reads no pictures."""
+        if parts.tower is not None:
+            from hotshoe.runner.image_encoder import ImageEncoder  # few models have one
+
+            self.images = ImageEncoder(parts.tower, self.tokenizer, self._exclusive)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
@@ -411,6 +418,8 @@ class TextModel(LoadedModel):
         with self.engine.lock:
             self.engine.save()
         self._forward.contexts.close()
+        if self.images is not None:
+            self.images.close()
         super()._free()
 
     def close(self) -> None:
