@@ -177,7 +177,19 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
         help="tokens in one graph; fewer need less memory; default: the same as --n-batch",
     )
     group.add_argument(
-        "--max-sequences", type=int, metavar="N", help="at most so many texts share the cache; default: 63"
+        "--max-sequences", type=int, metavar="N", help="at most so many texts share the cache; default: 256"
+    )
+    group.add_argument(
+        "--max-step-seconds",
+        type=float,
+        metavar="S",
+        help="how long one text may wait while a part of another prompt is read; default: 0.2",
+    )
+    group.add_argument(
+        "--checkpoint-bytes",
+        type=int,
+        metavar="N",
+        help="memory for earlier states of recurrent models, from which other texts can go on; default: 64 MiB",
     )
     if sequences:
         group.add_argument(

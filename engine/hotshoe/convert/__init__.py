@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._schema import make_layout
     from hotshoe.convert._sizes import ModelSizes, read_sizes, refuse_quantized
     from hotshoe.convert._tokens import tokenizer_metadata
+    from hotshoe.convert._tower import make_tower_layout, tower_keys
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "from_groups",
     "interleave",
     "make_layout",
+    "make_tower_layout",
     "minus_exp",
     "mixture_keys",
     "open_checkpoint",
@@ -75,6 +77,7 @@ __all__ = [
     "read_sizes",
     "refuse_quantized",
     "tokenizer_metadata",
+    "tower_keys",
     "window_keys",
     "windowed_layers",
     "wordpiece_metadata",
@@ -91,6 +94,7 @@ _MODULES = {
     "_schema": ("make_layout",),
     "_sizes": ("ModelSizes", "read_sizes", "refuse_quantized"),
     "_tokens": ("tokenizer_metadata",),
+    "_tower": ("make_tower_layout", "tower_keys"),
     "_wordpiece": ("wordpiece_metadata",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -213,7 +213,7 @@ class CausalCache:
         for reach, cells in self.cells.items():
             pairs = [pair for i, pair in self._states.items() if self._reach[i] == reach]
             states = [state for pair in pairs for state in pair if state is not None]
-            zero_rows(self._backend, states, np.flatnonzero(cells.members == 0), self._n_ubatch)
+            zero_rows(self._backend, states, np.flatnonzero(~cells.used), self._n_ubatch)
 
     def close(self) -> None:
         self._backend.release(self._made)

@@ -18,6 +18,7 @@ from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
+from hotshoe.runner.pace import Pace
 from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
@@ -39,6 +40,7 @@ from hotshoe_core.errors.text import format_bytes
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
     from hotshoe.runner.base import TextModule
+    from hotshoe.runner.image_encoder import ImageEncoder
     from hotshoe.runner.items import Item
     from hotshoe_core import Backend, Context
 
@@ -83,6 +85,7 @@ class TextModel(LoadedModel):
             n_ubatch=params.max_graph_rows,
             n_scratch=max_padding(params.max_graph_rows, per_octave),
             dtype=params.dtype,
+            checkpoint_bytes=params.checkpoint_bytes,
         )
         _require_room(self.backend, free)
         self._forward = TextForward(
@@ -99,10 +102,18 @@ class TextModel(LoadedModel):
             self._forward,
             Slots(self._cache, params.max_sequences),
             Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform, per_octave),
+            Pace(params.max_step_seconds, per_octave),
             n_ctx=n_ctx,
             not_finite=self._not_finite,
+            message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
+        self.images: ImageEncoder | None = None
+        """Turns pictures into items of a sequence; None if the model reads no pictures."""
+        if parts.tower is not None:
+            from hotshoe.runner.image_encoder import ImageEncoder  # few models have one
+
+            self.images = ImageEncoder(parts.tower, self.tokenizer, self._exclusive)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
@@ -389,6 +400,8 @@ class TextModel(LoadedModel):
 
     def _free(self) -> None:
         self._forward.contexts.close()
+        if self.images is not None:
+            self.images.close()
         super()._free()
 
     def close(self) -> None:
