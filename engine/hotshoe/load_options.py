@@ -28,6 +28,7 @@ class LoadOptions(TypedDict, total=False):
     max_step_seconds: float
     max_sequences: int
     n_sequences: int
+    checkpoint_bytes: int
     kv_dtype: str
 
     n_gpu_layers: int | Literal["auto", "all"]

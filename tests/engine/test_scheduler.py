@@ -21,6 +21,7 @@ class Job:
     served: int = -1
     inseparable: tuple[tuple[int, int], ...] = ()
     all_outputs: bool = False
+    checkpoints: tuple[int, ...] = ()
 
 
 def by_id(graphs: list[list[Chunk[Job]]]) -> list[list[tuple[int, int, int]]]:

@@ -69,6 +69,7 @@ _TEXT_OPTIONS = {
     "n_ubatch": None,
     "max_sequences": None,
     "max_step_seconds": 60.0,
+    "checkpoint_bytes": None,
 }
 """Options of text models, which an embedding model does not take, and their defaults."""
 

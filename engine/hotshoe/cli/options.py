@@ -185,6 +185,12 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
         metavar="S",
         help="how long one text may wait while a part of another prompt is read; default: 0.2",
     )
+    group.add_argument(
+        "--checkpoint-bytes",
+        type=int,
+        metavar="N",
+        help="memory for earlier states of recurrent models, from which other texts can go on; default: 64 MiB",
+    )
     if sequences:
         group.add_argument(
             "--sequences", type=int, metavar="N", help="size of the cache, in texts of --ctx tokens; default: 1"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hotshoe_core import Context, Tensor
 
 __all__ = [
+    "CHECKPOINT_BYTES",
     "MAX_SEQUENCES",
     "Allocation",
     "AttentionView",
@@ -28,6 +29,7 @@ __all__ = [
     "common_resume_position",
 ]
 
+CHECKPOINT_BYTES = 64 << 20  # of a recurrent cache, unless more is asked for
 MAX_SEQUENCES = 1024  # slots of a cache, numbered from 0
 
 Array = np.ndarray[Any, Any]

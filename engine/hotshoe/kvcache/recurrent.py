@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerViews, Sizes
+from hotshoe.kvcache.base import CHECKPOINT_BYTES, MAX_SEQUENCES, Allocation, LayerViews, Sizes
 from hotshoe.kvcache.recurrent_rows import Rows
 from hotshoe.kvcache.spec import LayerSpec, Part, RecurrentSpec, parts_of, per_layer
 from hotshoe_core import DType, Tensor, ops
@@ -24,15 +24,15 @@ __all__ = ["RecurrentCache"]
 
 Array = np.ndarray[Any, Any]
 
-_CHECKPOINTS = 3  # rows for earlier states of a sequence, in addition to its current one
-_SMALL = 64 << 20  # bytes: if all rows are no larger than this, every slot has its own row
+_FEWEST = 3  # checkpoints for each sequence, however large a state is
 
 
 class RecurrentCache:
-    """The states of ``n_sequences`` sequences with their checkpoints; of more sequences if states are small.
+    """The states of ``n_sequences`` sequences, and checkpoints: their states after earlier tokens.
 
-    spec: one entry for each layer; parts other than RecurrentSpec get None as their view. Raises
-    InsufficientMemoryError.
+    Checkpoints take ``checkpoint_bytes``, or the room of three for each sequence if that is more. The current states of
+    more sequences may take their place. spec: one entry for each layer; parts other than RecurrentSpec get None as
+    their view. Raises InsufficientMemoryError.
     """
 
     uniform = True
@@ -40,12 +40,19 @@ class RecurrentCache:
         "the model keeps a recurrent state, which is the sum of all tokens before it: none of them can be taken out"
     )
 
-    def __init__(self, backend: Backend, spec: Sequence[LayerSpec], *, n_sequences: int = 1) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        spec: Sequence[LayerSpec],
+        *,
+        n_sequences: int = 1,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+    ) -> None:
         self._backend = backend
         self._spec = spec
         self._layers = {i: s for i, s in parts_of(spec).items() if isinstance(s, RecurrentSpec)}
         row = 4 * sum(s.n_elements for s in self._layers.values())
-        n = max(n_sequences * (1 + _CHECKPOINTS), min(MAX_SEQUENCES, _SMALL // row))
+        n = n_sequences + max(n_sequences * _FEWEST, min(MAX_SEQUENCES, checkpoint_bytes // row))
         self.rows = Rows(n, first=1)  # row 0 stays zero, for sequences that start
         self._made: list[Tensor] = []
         self._states: dict[Part, dict[str, Tensor]] = {}

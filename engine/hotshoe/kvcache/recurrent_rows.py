@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hotshoe.kvcache.base import Allocation
+from hotshoe.kvcache.checkpoints import on_grid
 from hotshoe_core.errors import CacheFullError
 
 __all__ = ["Rows"]
@@ -23,7 +24,7 @@ class _Row:
     number: int
     position: int = 0  # how many tokens the state contains
     members: set[int] = field(default_factory=set)  # the slots that begin with those tokens
-    written: int = 0  # when it was written: the oldest checkpoints are overwritten first
+    written: int = 0  # when it was written
 
 
 class _Write(NamedTuple):
@@ -102,6 +103,11 @@ class Rows:
     def _current(self, slot: int) -> _Row | None:
         return max(self._rows_of(slot), key=lambda row: row.position, default=None)
 
+    def _gap(self, row: _Row) -> int:
+        """Return how many tokens must be computed again if the checkpoint is lost."""
+        before = (r.position for s in row.members for r in self._rows_of(s) if r.position < row.position)
+        return row.position - max(before, default=0)
+
     def _row_at(self, slot: int, position: int) -> _Row:
         if position == 0:
             return self._zero
@@ -116,9 +122,10 @@ class Rows:
     def _target(self, allocation: Allocation, old: _Row) -> _Row:
         """Choose the row to write: the old row for one token that no other slot needs, else another if possible.
 
-        A graph reads all rows before it writes any, so rows that this graph reads may be chosen too.
+        If no row is free, that checkpoint goes which saves few tokens for its age. A graph reads all rows before it
+        writes any, so rows that this graph reads may be chosen too.
         """
-        if allocation.n == 1 and old.members == {allocation.slot}:
+        if allocation.n == 1 and old.members == {allocation.slot} and not on_grid(old.position):
             return old
         taken = {write.row.number for write in self._writing}
         free = next((r for r in self._rows if not r.members and r.number not in taken), None)
@@ -128,5 +135,6 @@ class Rows:
         current = {self._current(s) for row in self._rows for s in row.members if s not in moved_on}
         checkpoints = [r for r in self._rows if r.members and r not in current]
         if checkpoints:
-            return min(checkpoints, key=lambda r: r.written)
+            now = next(self._clock)
+            return min(checkpoints, key=lambda r: self._gap(r) / (now - r.written))
         return old  # no other slot is at it: fits made sure of that

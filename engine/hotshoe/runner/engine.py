@@ -84,7 +84,8 @@ class Engine:
     """The jobs of one model, in the order they came, and its cache.
 
     pace: bounds the steps by their time.
-    not_finite: makes the error for logits that are NaN or infinity. sample_on_device: whether top-k is computed on the
+    not_finite: makes the error for logits that are NaN or infinity.
+    message_ends: the tokens that end a message. sample_on_device: whether top-k is computed on the
     device too, which pays if logits would have to cross a bus.
     """
 
@@ -98,10 +99,12 @@ class Engine:
         *,
         n_ctx: int,
         not_finite: Callable[[], Exception],
+        message_ends: frozenset[int] = frozenset(),
         sample_on_device: bool = False,
     ) -> None:
         self.n_ctx = n_ctx
         self._not_finite = not_finite
+        self._message_ends = message_ends
         self._sample_on_device = sample_on_device
         self._backend = backend
         self._forward = forward
@@ -137,7 +140,7 @@ class Engine:
             self._require_open()
             if job not in self._jobs:
                 if job.arrival < 0:
-                    job.arrival = next(self._arrivals)
+                    job.arrival, job.message_ends = next(self._arrivals), self._message_ends
                 self._jobs.append(job)
                 self._changed.notify_all()
 

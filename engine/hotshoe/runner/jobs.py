@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from hotshoe.kvcache.checkpoints import checkpoints
 from hotshoe.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Job(Generic[R]):
         self.error: BaseException | None = None
         self.arrival = -1  # set by the engine
         self.served = -1  # the last step that computed rows of it
+        self.message_ends: frozenset[int] = frozenset()  # set by the engine
         self.n_overtaken = 0  # jobs that came later and began earlier, as this one did not fit into the cache
         self.seconds = 0.0  # duration of the steps since its last result
 
@@ -116,6 +118,11 @@ class Job(Generic[R]):
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
         first = self.sequence.n_computed
         return [(max(0, a - first), b - first) for a, b in self.sequence.items.bidirectional if b > first]
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """After how many of the pending rows a recurrent cache should keep a state, in order."""
+        return checkpoints(self.sequence.items.rows, self.sequence.n_computed, self.message_ends)
 
     @property
     def n_reusable(self) -> int:

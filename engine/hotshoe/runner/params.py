@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hotshoe.kvcache import MAX_SEQUENCES
+from hotshoe.kvcache import CHECKPOINT_BYTES, MAX_SEQUENCES
 from hotshoe_core import DType
 from hotshoe_core.errors import DTypeError, ModelError
 from hotshoe_core.errors.arguments import described
@@ -47,17 +47,23 @@ class RunnerParams:
     n_sequences: int = 1
     """The cache has room for ``n_sequences`` texts of ``n_ctx`` tokens each, or for more texts if they are shorter."""
 
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    """Memory for the states of recurrent and hybrid models after earlier tokens, where other texts can go on.
+
+    Every state that is kept saves another text with the same beginning from computing it again.
+    """
+
     kv_dtype: str = "f16"
     """The element type of cached keys and values: f16, f32, q8_0, q4_0, …"""
 
     def __post_init__(self) -> None:
-        for name in ("n_batch", "n_ubatch", "max_sequences", "n_sequences"):
+        for name in ("n_batch", "n_ubatch", "max_sequences", "n_sequences", "checkpoint_bytes"):
             value = getattr(self, name)
             if value is None and name in ("n_batch", "n_ubatch"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ModelError(f"{name} is {described(value)}; expected an integer of 1 or more")
-            if value > _MOST:
+            if value > _MOST and name != "checkpoint_bytes":
                 raise ModelError(f"{name} is {shown(value)}; expected at most {_MOST}")
         seconds = self.max_step_seconds
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:

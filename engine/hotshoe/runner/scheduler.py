@@ -39,6 +39,10 @@ class Pending(Protocol):
     def inseparable(self) -> Sequence[tuple[int, int]]:
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
 
+    @property
+    def checkpoints(self) -> Sequence[int]:
+        """After how many of the pending rows a recurrent cache should keep a state, in order."""
+
 
 P = TypeVar("P", bound=Pending)
 
@@ -150,20 +154,28 @@ def _uniform_decoding(decoding: Sequence[P], limits: Limits) -> list[list[Chunk[
 
 
 def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[list[Chunk[P]]]:
-    """Cut prompts into chunks of equal size: the first prompt sets the size, others with as many rows join it."""
+    """Cut prompts into chunks of equal size: the first prompt sets the size, others with as many rows join it.
+
+    A chunk ends at the next checkpoint of its prompt, as the cache has the states at the ends of chunks only.
+    """
     graphs: list[list[Chunk[P]]] = []
     done = [0] * len(prompts)
     while left:
         waiting = [i for i, job in enumerate(prompts) if done[i] < job.n_pending]
         if not waiting:
             break
-        n = min(prompts[waiting[0]].n_pending - done[waiting[0]], left, limits.n_ubatch)
+        n = min(_to_checkpoint(prompts[waiting[0]], done[waiting[0]]), left, limits.n_ubatch)
         n = round_down(n, limits.per_octave)
         graph: list[Chunk[P]] = []
         for i in waiting:
-            if done[i] + n <= prompts[i].n_pending and (len(graph) + 1) * n <= min(left, limits.n_ubatch):
+            if n <= _to_checkpoint(prompts[i], done[i]) and (len(graph) + 1) * n <= min(left, limits.n_ubatch):
                 graph.append(_chunk(prompts[i], done[i], n))
                 done[i] += n
         graphs.append(graph)
         left -= len(graph) * n
     return graphs
+
+
+def _to_checkpoint(job: Pending, done: int) -> int:
+    """Return how many rows after the first ``done`` go to the next checkpoint, or to the end."""
+    return next((c for c in job.checkpoints if c > done), job.n_pending) - done

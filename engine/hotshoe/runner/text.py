@@ -84,6 +84,7 @@ class TextModel(LoadedModel):
             n_ubatch=params.max_graph_rows,
             n_scratch=max_padding(params.max_graph_rows, per_octave),
             dtype=params.dtype,
+            checkpoint_bytes=params.checkpoint_bytes,
         )
         _require_room(self.backend, free)
         self._forward = TextForward(
@@ -103,6 +104,7 @@ class TextModel(LoadedModel):
             Pace(params.max_step_seconds, per_octave),
             n_ctx=n_ctx,
             not_finite=self._not_finite,
+            message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
