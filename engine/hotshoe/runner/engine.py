@@ -248,6 +248,12 @@ class Engine:
             with self.lock:
                 self._slots.detach(sequence)
 
+    def save(self) -> None:
+        """Give what the cache holds to the store, if there is one. Called in the turn, under the lock."""
+        if self._slots.store is not None:
+            self._slots.rollback()
+            self._slots.save()
+
     def forget(self) -> None:
         """Remove from the cache all rows that no sequence owns."""
         with self.lock:
