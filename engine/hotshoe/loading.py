@@ -107,7 +107,8 @@ def load_model(
     options: docs/python.md explains them in one table.
       How to compute: ``n_threads``, ``mmap``, ``repack``, ``flash_attention``, ``matmul_precision``.
       Steps and cache: ``n_batch``, ``n_ubatch``, ``max_sequences``, ``n_sequences``,
-      ``max_step_seconds``, ``checkpoint_bytes``, ``kv_dtype``.
+      ``max_step_seconds``, ``checkpoint_bytes``,
+      ``prefix_memory``, ``prefix_disk``, ``prefix_folder``, ``kv_dtype``.
       Which device holds which layers: ``n_gpu_layers``, ``tensor_split``, ``main_gpu``, ``cpu_moe``, ``kv_offload``,
       ``layer_devices``, ``fallback``. Without them, as many layers as fit are on the devices other than the CPU. If
       memory runs out, layers are moved to another device, and ``model.placement_report()`` lists the moves.

@@ -98,7 +98,8 @@ class Checkpoint:
 
     def kinds(self, key: str, n: int, known: Sequence[str], default: list[str] | None = None) -> list[str]:
         """Read the kinds of ``n`` layers. Raises ModelFileError unless config.json has a list of known ones."""
-        kinds = self.config.get(key) or default
+        kinds = self.config.get(key)
+        kinds = default if kinds is None else kinds
         if not isinstance(kinds, list) or len(kinds) != n or not all(kind in known for kind in kinds):
             raise self.invalid(key, kinds, f"a list of {n}, each {' or '.join(known)}")
         return kinds
