@@ -266,6 +266,7 @@ class Answer:
             "why": ready.why if ready else "",
             "queued_ms": round(1e3 * done.queued_seconds, 1),
             "cache_n": done.n_cached,
+            "cache_differs": done.difference,
             "prompt_n": computed,
             "prompt_ms": round(1e3 * done.prompt_seconds, 1),
             "prompt_per_second": _rate(computed, done.prompt_seconds),
