@@ -60,6 +60,12 @@ class Checkpoint:
         tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
         return replace(self, config=config, tensors=tensors)
 
+    def renamed(self, **names: str) -> Checkpoint:
+        """The checkpoint with other names for keys of config.json: ``hidden_size="n_embd"`` for n_embd."""
+        config = dict(self.config)
+        config |= {name: config.pop(old) for name, old in names.items() if old in config}
+        return replace(self, config=Settings(config))
+
     def vision(self, *prefixes: str) -> Checkpoint:
         """The encoder of pictures: what ``vision_config`` says, and the tensors whose names begin with a prefix.
 
