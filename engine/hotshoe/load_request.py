@@ -16,6 +16,7 @@ from hotshoe.nn.binder import bind, check_layers, unused
 from hotshoe.placement.params import PlacementParams
 from hotshoe.runner.base import ModelParts
 from hotshoe.runner.params import RunnerParams
+from hotshoe.store import located
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe.unread_keys import check_all_read
@@ -213,9 +214,10 @@ def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int
 def open_file(path: str | os.PathLike[str], *, own_names: bool = False) -> GGUFFile:
     """Open a GGUF file, and give it GGUF's names if it has others, unless ``own_names``: see hotshoe.dialects.
 
-    Raises ModelFileError, also for a path of another type and for a folder.
+    path: a file, or the name of a model that ``hotshoe list`` shows. Raises ModelNotFoundError for an unknown name, and
+    ModelFileError, also for a path of another type and for a folder.
     """
-    path = file_path("the path of a model", path, ModelFileError)
+    path = file_path("the path of a model", located(path), ModelFileError)
     if path.is_dir():
         raise ModelFileError(
             "is a folder; expected a GGUF file",
