@@ -61,6 +61,8 @@ def test_the_family_of_the_page(installed: Path, tmp_path: Path, device: str, mo
     folder, path = make_tiny("OlmoForCausalLM", tmp_path / "hf"), tmp_path / "olmo.gguf"
     done = run("hotshoe", "convert", str(folder), "-o", str(path), "--type", "f32", path=installed)
     assert done.returncode == 0, done.stderr
+    with GGUFFile(path) as file:  # the logits of a tiny model do not show OlmoLayerNorm's epsilon
+        assert file.metadata.arch["attention.layer_norm_epsilon"] == pytest.approx(1e-5)
     done = run("hotshoe", "run", str(path), "the", "--max-tokens", "3", "--device", device, path=installed)
     assert done.returncode == 0, done.stderr
     done = run("hotshoe", "run", str(path), "the", path=tmp_path)

@@ -314,7 +314,7 @@ def test_the_chat_command(
     lines = [
         "hello",
         "/stats",
-        "/again",
+        "/retry",
         "/undo",
         "/bogus",
         "/help",
@@ -380,7 +380,7 @@ def test_an_error_in_a_chat_names_options_of_the_command_only(
 
     given = iter(["hello"])
     monkeypatch.setattr("builtins.input", lambda prompt="": next(given, "/quit"))
-    monkeypatch.setattr(TextModel, "stream_chat", fail)
+    monkeypatch.setattr(TextModel, "chat_prompt", fail)
     assert main(["chat", str(gguf("Qwen2ForCausalLM"))]) == 0
     assert "error: the role tool_call is unknown; --max-tokens is 3" in capsys.readouterr().err
 

@@ -87,6 +87,11 @@ class Made:
         common: dict[str, Any] = {} if self.is_encoder else {"kv_dtype": "f32", "n_ctx": 4 * self.row.n_tokens}
         return hotshoe.load_model(path, device, **common | options)
 
+    def result(self, path: Path, device: str = "reference") -> Array:
+        """The logits of the text with another file, or an encoder's states."""
+        with self.open(path, device) as model:
+            return np.asarray(model.states_of(self.ids) if self.is_encoder else model.logits(self.ids))
+
     def run_once(self) -> None:
         """Compute the text as a whole, on the device that needs no plugin."""
         if self.is_encoder:

@@ -101,6 +101,20 @@ def test_a_split_model_and_its_projector(hub: FakeHub) -> None:
         find(NAME)
 
 
+def test_the_projector_of_a_store_is_used_if_it_fits(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be in another folder than the weights. One that does not fit is as little an error as in a folder."""
+    from hotshoe import load_tower
+
+    hub.repositories[NAME] = {"Q8_0/m-Q8_0.gguf": DATA, "mmproj-F16.gguf": b"GGUF"}
+    assert hotshoe("pull", NAME, hub=hub).returncode == 0
+    seen: list[Path] = []
+    opened = load_tower._open
+    monkeypatch.setattr(load_tower, "_open", lambda path: (seen.append(path), opened(path))[1])
+    with engine.load_model(NAME, "cpu"):
+        pass
+    assert seen == [find(NAME).projector]
+
+
 def test_an_interrupted_pull_goes_on(hub: FakeHub, home: Path) -> None:
     """The connection is cut after 12 MB; then the process itself is killed. huggingface_hub writes 10 MB at a time."""
     data = DATA + bytes(25_000_000)

@@ -28,6 +28,7 @@
     ├── InputTooLongError       (ValueError)   more tokens than the context can hold
     ├── SamplingError           (ValueError)   invalid sampling parameters, or logits that no token can be chosen from
     │   └── GrammarError                       an invalid grammar, or a token that it does not allow
+    ├── ImageError              (ValueError)   a picture cannot be read, or the model cannot use it
     ├── ChatTemplateError       (ValueError)   a chat template is missing or invalid, or it rejects a conversation
     ├── TraceError              (ValueError)   a trace cannot be written, read or compared
     ├── MissingPackageError     (ImportError)  an optional package is not installed
@@ -62,6 +63,7 @@ __all__ = [
     "GrammarError",
     "GraphError",
     "HotshoeError",
+    "ImageError",
     "InputEmptyError",
     "InputTooLongError",
     "InputTypeError",
@@ -268,6 +270,10 @@ class SamplingError(HotshoeError, ValueError):
 
 class GrammarError(SamplingError):
     """A grammar is invalid, or it does not allow a token."""
+
+
+class ImageError(HotshoeError, ValueError):
+    """A picture cannot be read, or the model cannot use it."""
 
 
 class ChatTemplateError(HotshoeError, ValueError):

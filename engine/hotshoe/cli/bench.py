@@ -68,6 +68,11 @@ _TEXT_OPTIONS = {
     "n_batch": None,
     "n_ubatch": None,
     "max_sequences": None,
+    "max_step_seconds": 60.0,
+    "checkpoint_bytes": None,
+    "prefix_memory": None,
+    "prefix_disk": None,
+    "prefix_folder": None,
 }
 """Options of text models, which an embedding model does not take, and their defaults."""
 

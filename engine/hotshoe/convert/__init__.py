@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._schema import make_layout
     from hotshoe.convert._sizes import ModelSizes, read_sizes, refuse_quantized
     from hotshoe.convert._tokens import tokenizer_metadata
+    from hotshoe.convert._tower import make_tower_layout, tower_keys
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "find_converter",
     "interleave",
     "make_layout",
+    "make_tower_layout",
     "minus_exp",
     "mixture_keys",
     "open_checkpoint",
@@ -73,6 +75,7 @@ __all__ = [
     "read_sizes",
     "refuse_quantized",
     "tokenizer_metadata",
+    "tower_keys",
     "window_keys",
     "windowed_layers",
     "wordpiece_metadata",
@@ -89,6 +92,7 @@ _MODULES = {
     "_schema": ("make_layout",),
     "_sizes": ("ModelSizes", "read_sizes", "refuse_quantized"),
     "_tokens": ("tokenizer_metadata",),
+    "_tower": ("make_tower_layout", "tower_keys"),
     "_wordpiece": ("wordpiece_metadata",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

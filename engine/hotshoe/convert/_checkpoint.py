@@ -60,6 +60,22 @@ class Checkpoint:
         tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
         return replace(self, config=config, tensors=tensors)
 
+    def vision(self, *prefixes: str) -> Checkpoint:
+        """The encoder of pictures: what ``vision_config`` says, and the tensors whose names begin with a prefix.
+
+        Their names are without it. Raises ModelFileError if config.json has no ``vision_config``.
+        """
+        inner = self.config.get("vision_config")
+        if not isinstance(inner, dict):
+            raise self.invalid("vision_config", inner, "an object: the encoder of pictures")
+        tensors = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in self.tensors.items()
+            for prefix in prefixes
+            if name.startswith(prefix)
+        }
+        return replace(self, config=Settings(dict(inner)), tensors=tensors)
+
     def integer(self, key: str, default: Any = REQUIRED) -> int:
         """Read an integer of at least 1 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)

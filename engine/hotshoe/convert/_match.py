@@ -28,7 +28,7 @@ __all__ = ["Array", "Recipe", "Rules", "interleave", "match_tensors", "minus_exp
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Shape = tuple[int, ...]
 
-_BLOCK = re.compile(r"blk\.(\d+)\.")
+_BLOCK = re.compile(r"(?:v\.)?blk\.(\d+)\.")
 # buffers that old versions of transformers saved; they are not weights
 _NOT_WEIGHTS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".position_ids", ".token_type_ids")
 # matrices that engines read as f32. A quantized router would choose other experts.
@@ -101,20 +101,21 @@ class Rules:
     """Starts of names in the checkpoint of tensors that the model does not use."""
 
 
-def match_tensors(checkpoint: Checkpoint, model: Module, rules: Rules) -> tuple[TensorLayout, ...]:
+def match_tensors(checkpoint: Checkpoint, model: Module, rules: Rules, block: str = "blk.") -> tuple[TensorLayout, ...]:
     """Find the source of each tensor that the model declares. The order is that of the checkpoint's names.
 
+    block: what the names of layers begin with in the file, before their number.
     Raises ConversionError if tensors are missing, unknown, duplicate, or of another shape.
     """
-    matcher = _Matcher(checkpoint, model, rules)
+    matcher = _Matcher(checkpoint, model, rules, block)
     matcher.find()
     return (*(_constant(name, values) for name, values in rules.constants.items()), *matcher.layouts())
 
 
 class _Matcher:
-    def __init__(self, checkpoint: Checkpoint, model: Module, rules: Rules) -> None:
+    def __init__(self, checkpoint: Checkpoint, model: Module, rules: Rules, block: str) -> None:
         self.checkpoint, self.rules = checkpoint, rules
-        self.names = NameTable(rules.names, checkpoint.tensors)
+        self.names = NameTable(rules.names, checkpoint.tensors, block)
         unused = [name for name in model.unused_tensors() if "*" not in name]
         self.declared = {*unused, *(name for p in model.parameters() for name in p.names)}
         shapes = {target: t.shape for name, t in checkpoint.tensors.items() for target in self.names.in_file(name)[0]}

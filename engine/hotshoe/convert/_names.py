@@ -218,7 +218,7 @@ NAMES: Names = {
 
 # modules around the whole model; checkpoints of the same model have them or not
 _WRAPPERS = re.compile(r"(?:(?:model|language_model|transformer|backbone|bert|roberta|encoder)\.)*")
-_LAYER = re.compile(r"(?:layers?|h)\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:layers?|h|blocks)\.(\d{1,9})\.")
 _BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?h)\.(?=\d)")
 _EXPERT = re.compile(r"(?:(?<=\.experts)|(?<=altup_projections)|(?<=unembed_projections))\.(\d{1,9})(?=\.)")
 _KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # gamma, beta: ported from TensorFlow
@@ -238,7 +238,8 @@ class _Plain(NamedTuple):
 class NameTable:
     """NAMES for one checkpoint, with rows of a family that add to it or replace its rows."""
 
-    def __init__(self, more: Names, sources: Iterable[str]) -> None:
+    def __init__(self, more: Names, sources: Iterable[str], block: str = "blk.") -> None:
+        self._block = block
         self._added = tuple(more)
         own = {without_wrappers(name) for name in more}
         rows = more | {name: row for name, row in NAMES.items() if without_wrappers(name) not in own}
@@ -254,7 +255,7 @@ class NameTable:
     def in_file(self, source: str) -> tuple[list[str], int]:
         """What a tensor of the checkpoint may be called in the file, and the number of its expert, or -1."""
         layer, name, expert = self._sources[source]
-        block = f"blk.{layer}." if layer else ""
+        block = f"{self._block}{layer}." if layer else ""
         stem, _, kind = name.rpartition(".")
         if name in self._rows:
             return [f"{block}{row}{end}" for row in self._rows[name][1] for end in ("", ".weight")], expert

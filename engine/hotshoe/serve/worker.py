@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from hotshoe.chat.parts import Call, Parts, Text
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
 from hotshoe.serve import wire
-from hotshoe.serve.parts import Call, Parts, Text
 from hotshoe.tasks import Task
 from hotshoe_core.errors import ChatTemplateError, HotshoeError
 

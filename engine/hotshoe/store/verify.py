@@ -22,16 +22,15 @@ _BLOCK = 1 << 20
 _ADVICE = {"ollama": "download it again: ollama pull", "hub": "download it again: hotshoe pull"}
 
 
-def verified(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """The file to load, for a path or the name of a model. Compares the files of a named model with their hashes.
+def verified(model: object) -> StoredModel | None:
+    """The model with this name, whose files have the hashes that they should have; None for a path.
 
-    A path is returned unchanged. Raises ModelNotFoundError, and ModelFileError if a file was changed or damaged.
+    Raises ModelNotFoundError, and ModelFileError if a file was changed or damaged.
     """
     found = named(model)
-    if found is None:
-        return model
-    check_files(found)
-    return found.path
+    if found is not None:
+        check_files(found)
+    return found
 
 
 def check_files(model: StoredModel) -> None:
