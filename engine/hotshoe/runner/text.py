@@ -361,7 +361,9 @@ class TextModel(LoadedModel):
     ) -> str:
         """Return a conversation as a prompt in the model's chat format.
 
-        options: more variables of the chat template. Raises ChatTemplateError as ``chat`` does, InputTooLongError.
+        options: more variables of the chat template.
+
+        Raises ChatTemplateError, as ``chat`` does; InputTooLongError for a prompt far longer than the context.
         """
         text = self.chat_template.render(messages, tools, **options)
         if len(text) > _MAX_CHARACTERS * self.n_ctx:  # encoding it would take long, and fail too

@@ -174,9 +174,7 @@ def _call(i: int, j: int, call: Any) -> dict[str, Any]:
         raise RequestError(400, f"{place} has no function with a name", param=place)
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        with contextlib.suppress(
-            msgspec.DecodeError, RecursionError
-        ):  # a model may have written no JSON: it is passed on as it is
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):  # invalid JSON of a model stays a text
             arguments = msgspec.json.decode(arguments)
     found = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return found | ({"id": call["id"]} if isinstance(call.get("id"), str) else {})
