@@ -190,11 +190,14 @@ async def completions(front: Front, body: bytes) -> Any:
     """Answer ``/v1/completions``."""
     request, unknown = parse(body, CompletionRequest)
     request.check()
-    refuse(request, {"echo": (False,), "suffix": ("",), "best_of": (1, request.n)})
+    refuse(request, {"echo": (False,), "best_of": (1, request.n)})
     params = request.params()
     if request.logprobs is not None:
         params["logprobs"] = request.logprobs
-    jobs = [wire.TextJob(0, prompt=prompt, grammar=request.grammar) for prompt in _prompts(request.prompt)]
+    prompts, suffix = _prompts(request.prompt), request.suffix or None
+    if suffix is not None and not all(isinstance(prompt, str) for prompt in prompts):
+        raise RequestError(400, "suffix needs prompts that are texts", param="suffix")
+    jobs = [wire.TextJob(0, prompt=prompt, suffix=suffix, grammar=request.grammar) for prompt in prompts]
     answers = _answers(front, request, jobs, params, unknown)
     shape = _Completion(request)
     return front.stream(_chunks(shape, answers, request), answers) if request.stream else await _whole(shape, answers)
