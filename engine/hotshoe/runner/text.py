@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
@@ -19,6 +21,7 @@ from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.pace import Pace
+from hotshoe.runner.prefixes import PrefixStore
 from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Score", "TextModel"]
 
+_IDENTIFYING = 1 << 20  # bytes at the beginning of a file that tell it from others, with its size and time
 _MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
 
 
@@ -100,7 +104,7 @@ class TextModel(LoadedModel):
         self.engine = Engine(
             self.backend,
             self._forward,
-            Slots(self._cache, params.max_sequences),
+            Slots(self._cache, params.max_sequences, self._prefix_store(parts)),
             Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform, per_octave),
             Pace(params.max_step_seconds, per_octave),
             n_ctx=n_ctx,
@@ -357,7 +361,9 @@ class TextModel(LoadedModel):
     ) -> str:
         """Return a conversation as a prompt in the model's chat format.
 
-        options: more variables of the chat template. Raises ChatTemplateError as ``chat`` does, InputTooLongError.
+        options: more variables of the chat template.
+
+        Raises ChatTemplateError, as ``chat`` does; InputTooLongError for a prompt far longer than the context.
         """
         text = self.chat_template.render(messages, tools, **options)
         if len(text) > _MAX_CHARACTERS * self.n_ctx:  # encoding it would take long, and fail too
@@ -398,7 +404,21 @@ class TextModel(LoadedModel):
     def _largest_graph(self) -> Context:
         return self._forward.contexts.get(self._forward.largest()).context
 
+    def _prefix_store(self, parts: ModelParts) -> PrefixStore | None:
+        """Return the store for beginnings of texts, if the options give it room."""
+        params, path = parts.params, Path(parts.file.path)
+        if not self.backend.params.allocate or not (params.prefix_memory or params.prefix_disk):
+            return None
+        status = path.stat()
+        with path.open("rb") as file:
+            head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
+        identity = (head, status.st_size, status.st_mtime_ns, parts.file.nbytes, params.kv_dtype, self.n_ctx)
+        folder = None if params.prefix_folder is None else Path(params.prefix_folder)
+        return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
+
     def _free(self) -> None:
+        with self.engine.lock:
+            self.engine.save()
         self._forward.contexts.close()
         if self.images is not None:
             self.images.close()
