@@ -69,7 +69,8 @@ class Checkpoint:
     def vision(self, *prefixes: str) -> Checkpoint:
         """The encoder of pictures: what ``vision_config`` says, and the tensors whose names begin with a prefix.
 
-        Their names are without the first prefix that fits. Raises ModelFileError if config.json has no ``vision_config``.
+        Their names are without the first prefix that fits. Raises ModelFileError if config.json has no
+        ``vision_config``.
         """
         inner = self.config.get("vision_config")
         if not isinstance(inner, dict):

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Recipe, Rules, make_layout, make_tower_layout, plus, read_rope, read_sizes, tower_keys
+from hotshoe.convert._settings import Settings
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
 from hotshoe.convert._tower import read_preprocessor
-from hotshoe.convert._settings import Settings
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_gemma3", "describe_tower"]
 
@@ -71,7 +72,7 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     pool = side // max(1, math.isqrt(checkpoint.integer("mm_tokens_per_image", 256)))
     if pool != _POOL:
         keys["vision.projector.scale_factor"] = pool
-    names = {"mm_input_projection_weight": "mm.input_projection", "mm_soft_emb_norm": "mm.soft_emb_norm"}
+    names: Names = {"mm_input_projection_weight": "mm.input_projection", "mm_soft_emb_norm": "mm.soft_emb_norm"}
     recipes = {
         "mm.soft_emb_norm.weight": plus(1.0),
         "v.patch_embd.weight": Recipe(full_precision=True),
