@@ -39,7 +39,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         action="append",
         type=Path,
         metavar="FILE",
-        help="ask about a picture: PROMPT is then a message, if the model has a chat format; may be given several times",
+        help="ask about a picture: PROMPT is then a message if the model has a chat format. May be repeated",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr which device ran, and how fast")
     parser.set_defaults(run=run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hotshoe.images import flattened, take_images, with_texts
 from hotshoe.runner.items import Item
@@ -11,8 +11,9 @@ from hotshoe_core.errors import ChatTemplateError, ImageError
 from hotshoe_core.errors.arguments import described
 
 if TYPE_CHECKING:
+    from hotshoe.chat import ChatTemplate
     from hotshoe.runner.image_encoder import ImageEncoder
-    from hotshoe.runner.text import TextModel
+    from hotshoe.tokenizers import Tokenizer
 
 __all__ = ["ChatPrompt", "prepare_chat", "prompt_items"]
 
@@ -32,7 +33,27 @@ class ChatPrompt(NamedTuple):
         return sum(1 if isinstance(item, int) else len(item) for item in self.items)
 
 
-def prompt_items(model: TextModel, prompt: Any, images: Sequence[Any]) -> list[Item]:
+class Chats(Protocol):
+    """What this module needs of a TextModel."""
+
+    tokenizer: Tokenizer
+    images: ImageEncoder | None
+
+    @property
+    def about(self) -> dict[str, str]:
+        """The file, as ``model``."""
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The chat template."""
+
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **options: Any
+    ) -> str:
+        """Return a conversation as a text."""
+
+
+def prompt_items(model: Chats, prompt: Any, images: Sequence[Any]) -> list[Item]:
     """Return a prompt with pictures as items. Raises ImageError; otherwise as ``TextModel.generate``."""
     encoder = _encoder(model)
     if not isinstance(prompt, str):
@@ -44,7 +65,7 @@ def prompt_items(model: TextModel, prompt: Any, images: Sequence[Any]) -> list[I
 
 
 def prepare_chat(
-    model: TextModel, messages: Any, tools: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]
+    model: Chats, messages: Any, tools: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]
 ) -> ChatPrompt:
     """Return a conversation in the model's format: see ``TextModel.prepare_chat``."""
     plain, sources = take_images(messages)
@@ -65,7 +86,7 @@ def prepare_chat(
     )
 
 
-def _encoder(model: TextModel) -> ImageEncoder:
+def _encoder(model: Chats) -> ImageEncoder:
     if model.images is None:
         raise ImageError(
             f"{model.about['model']} was loaded without an encoder of pictures, so it reads texts only",

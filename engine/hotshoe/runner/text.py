@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
@@ -19,8 +21,10 @@ from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.pace import Pace
+from hotshoe.runner.prefixes import PrefixStore
 from hotshoe.runner.prompts import ChatPrompt, prepare_chat, prompt_items
 from hotshoe.runner.scheduler import Limits
+from hotshoe.runner.score import Score
 from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
 from hotshoe.runner.stream import Completion, Stream
@@ -48,22 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Score", "TextModel"]
 
+_IDENTIFYING = 1 << 20  # bytes at the beginning of a file that tell it from others, with its size and time
 _MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
-
-
-class Score(NamedTuple):
-    """How probable a text is for a model."""
-
-    n_tokens: int
-    """Tokens of the text."""
-
-    log_likelihood: float
-    """The sum of the natural logarithms of the probabilities of all tokens except the first."""
-
-    @property
-    def perplexity(self) -> float:
-        """``exp`` of the mean negative log-likelihood of a token."""
-        return float(np.exp(-self.log_likelihood / max(1, self.n_tokens - 1)))
 
 
 class TextModel(LoadedModel):
@@ -102,7 +92,7 @@ class TextModel(LoadedModel):
         self.engine = Engine(
             self.backend,
             self._forward,
-            Slots(self._cache, params.max_sequences),
+            Slots(self._cache, params.max_sequences, self._prefix_store(parts)),
             Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform, per_octave),
             Pace(params.max_step_seconds, per_octave),
             n_ctx=n_ctx,
@@ -390,7 +380,9 @@ class TextModel(LoadedModel):
     ) -> str:
         """Return a conversation as a prompt in the model's chat format.
 
-        options: more variables of the chat template. Raises ChatTemplateError as ``chat`` does, InputTooLongError.
+        options: more variables of the chat template.
+
+        Raises ChatTemplateError, as ``chat`` does; InputTooLongError for a prompt far longer than the context.
         """
         text = self.chat_template.render(messages, tools, **options)
         if len(text) > _MAX_CHARACTERS * self.n_ctx:  # encoding it would take long, and fail too
@@ -431,7 +423,21 @@ class TextModel(LoadedModel):
     def _largest_graph(self) -> Context:
         return self._forward.contexts.get(self._forward.largest()).context
 
+    def _prefix_store(self, parts: ModelParts) -> PrefixStore | None:
+        """Return the store for beginnings of texts, if the options give it room."""
+        params, path = parts.params, Path(parts.file.path)
+        if not self.backend.params.allocate or not (params.prefix_memory or params.prefix_disk):
+            return None
+        status = path.stat()
+        with path.open("rb") as file:
+            head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
+        identity = (head, status.st_size, status.st_mtime_ns, parts.file.nbytes, params.kv_dtype, self.n_ctx)
+        folder = None if params.prefix_folder is None else Path(params.prefix_folder)
+        return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
+
     def _free(self) -> None:
+        with self.engine.lock:
+            self.engine.save()
         self._forward.contexts.close()
         if self.images is not None:
             self.images.close()

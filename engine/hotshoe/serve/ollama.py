@@ -209,11 +209,14 @@ async def _generate(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, GenerateRequest)
     refuse(
         request,
-        {"suffix": ("",), "template": ("",), "context": ([],), "think": (False,)},
+        {"template": ("",), "context": ([],), "think": (False,)},
     )
     ready = await front.loaded(request.model)
-    if request.raw or not ready.chats:
+    if request.suffix or request.raw or not ready.chats:
         refuse(request, {"images": ([],)})
+    if request.suffix:
+        job = wire.TextJob(0, prompt=request.prompt, suffix=request.suffix, **_format(request.format))
+    elif request.raw or not ready.chats:
         if request.system:
             raise RequestError(400, "system needs a model with a chat format, and raw: false", param="system")
         job = wire.TextJob(0, prompt=request.prompt, **_format(request.format))
