@@ -20,7 +20,7 @@ from hotshoe_core import Context
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.inspect.trace import observe
 
-__all__ = ["DATA", "STRIDE", "Record", "digests", "family_keys", "ops_of", "read_record", "same_value", "write_record"]
+__all__ = ["DATA", "STRIDE", "Record", "digests", "family_keys", "ops_of", "read_record", "write_record"]
 
 DATA = Path(__file__).parents[1] / "data" / "families"
 Array = np.ndarray[Any, Any]
@@ -68,15 +68,6 @@ def family_keys(path: Path) -> dict[str, Any]:
     fields = gguf.GGUFReader(path).fields
     arch = fields["general.architecture"].contents()
     return {name: field.contents() for name, field in fields.items() if name.startswith(f"{arch}.")}
-
-
-def same_value(a: Any, b: Any) -> bool:
-    """Whether two keys have the same value: floats in a file are F32; JSON has them in decimal."""
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(same_value, a, b))
-    if isinstance(a, float) and isinstance(b, float):
-        return bool(np.float32(a) == np.float32(b))
-    return type(a) is type(b) and bool(a == b)
 
 
 def digests(path: Path, cut: dict[str, int] | None = None) -> dict[str, str]:

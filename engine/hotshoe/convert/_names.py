@@ -208,6 +208,28 @@ NAMES: Names = {
     "layers.mlp.router.layer": "ffn_gate_inp",
     "layers.mlp.experts.mlp.w1": "ffn_up_exps",
     "layers.mlp.experts.mlp.w2": "ffn_down_exps",
+    # GPT-2, StarCoder
+    "wte": "token_embd",
+    "wpe": "position_embd",
+    "ln_f": "output_norm",
+    "layers.ln_1": "attn_norm",
+    "layers.ln_2": "ffn_norm",
+    "layers.attn.c_attn": "attn_qkv",
+    "layers.attn.c_proj": "attn_output",
+    "layers.mlp.c_fc": "ffn_up",
+    "layers.mlp.c_proj": "ffn_down",
+    # GPT-NeoX, BLOOM, Falcon
+    "embed_in": "token_embd",
+    "embed_out": "output",
+    "final_layer_norm": "output_norm",
+    "word_embeddings": "token_embd",
+    "word_embeddings_layernorm": "token_embd_norm",
+    "layers.attention.query_key_value": "attn_qkv",
+    "layers.attention.dense": "attn_output",
+    "layers.self_attention.query_key_value": "attn_qkv",
+    "layers.self_attention.dense": "attn_output",
+    "layers.mlp.dense_h_to_4h": "ffn_up",
+    "layers.mlp.dense_4h_to_h": "ffn_down",
     "2_Dense.linear": "dense_2",
     "3_Dense.linear": "dense_3",
     "classifier": "cls.output",
@@ -217,9 +239,9 @@ NAMES: Names = {
 
 
 # modules around the whole model; checkpoints of the same model have them or not
-_WRAPPERS = re.compile(r"(?:(?:model|language_model|transformer|backbone|bert|roberta|encoder)\.)*")
+_WRAPPERS = re.compile(r"(?:(?:model|language_model|gpt_neox|transformer|backbone|bert|roberta|encoder)\.)*")
 _LAYER = re.compile(r"(?:layers?|h|blocks)\.(\d{1,9})\.")
-_BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?h)\.(?=\d)")
+_BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?(?:h|blocks))\.(?=\d)")
 _EXPERT = re.compile(r"(?:(?<=\.experts)|(?<=altup_projections)|(?<=unembed_projections))\.(\d{1,9})(?=\.)")
 _KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # gamma, beta: ported from TensorFlow
 

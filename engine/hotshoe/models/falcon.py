@@ -28,7 +28,6 @@ class Block(nn.TransformerBlock):
 class Model(nn.Decoder):
     config: LayerNormConfig
     blocks: list[Block] = layers("blk")
-    norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
 
 
 family = Family(Model)

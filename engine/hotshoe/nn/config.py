@@ -258,6 +258,6 @@ class TextConfig(TransformerConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNormConfig(TextConfig):
-    """A TextConfig of models whose norms are LayerNorms."""
+    """A TextConfig of models whose norms are LayerNorms: their blocks and decoders have these by default."""
 
     norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from hotshoe.nn import Linear, Module, layers, submodule, tensor
 from hotshoe.nn.basic import LayerNorm, Norm
 from hotshoe.nn.config import derived, key
-from hotshoe.nn.mlp import Activation
 from hotshoe.towers import qwen2vl
 from hotshoe_core import Tensor, ops
 from hotshoe_core.gguf import Metadata
@@ -26,7 +25,6 @@ def _deepstack(metadata: Metadata, n_layers: int) -> tuple[bool, ...]:
 class Config(qwen2vl.Config):
     # the processor's; llama.cpp reads 8 to 4096 rows. The largest is llama.cpp's: the processor's is 16,384 rows
     min_pixels: int = key("vision.image_min_pixels", minimum=1, default=lambda c: 64 * (c.patch_size * c.merge) ** 2)
-    activation: Activation = derived(lambda *_: "gelu_tanh")  # noqa: RUF009
     deepstack: tuple[bool, ...] = derived(lambda metadata, found, _: _deepstack(metadata, found.n_layers))
     """The layers whose hidden states become a slice of the rows."""
 
