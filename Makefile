@@ -28,8 +28,9 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.weights ## build everything, rank sentences with one real model and talk with another
+demo: $(VENV)/.weights ## build everything, rank sentences, look at a picture, and talk with a model
 	@$(BIN)/python examples/search.py $(ARGS)
+	@$(BIN)/python examples/look.py
 	@$(BIN)/python examples/talk.py
 
 ifneq ($(VULKAN),0)
