@@ -89,16 +89,11 @@ def _with_first(unit: Unit, units: Sequence[Unit]) -> Sequence[Unit]:
 
 
 def _first(node: Any, order: Sequence[Unit], units: Sequence[Unit], *, in_place: bool) -> Unit:
-    """The first unit in ``order`` that runs the node; else its last one: then ggml's scheduler finds one in ``units``.
-
-    Raises UnsupportedOpError if none of ``units`` runs it.
-    """
-    for unit in order:
+    """The first unit in ``order``, or else in ``units``, that runs the node. Raises UnsupportedOpError without one."""
+    for unit in (*order, *units):
         if unit.supports(node):
             return unit
-    if not any(unit.supports(node) for unit in units):
-        raise _unsupported(node, units, in_place=in_place)
-    return order[-1]
+    raise _unsupported(node, units, in_place=in_place)
 
 
 def address_of(pointer: Any) -> int:

@@ -50,10 +50,10 @@ class Owner(Protocol):
 
 
 class GgmlExecutable(Executable):
-    """A graph on the units of a backend. To run it is to copy its inputs and call ggml's scheduler once.
+    """A graph on the units of a backend. To run it is to copy its inputs and call the scheduler once.
 
     With several units, all executables of the backend share one scheduler and its buffers. So each run ends with a copy
-    of the outputs on the host. If another executable took the buffers, this one gets memory again when it runs again.
+    of the outputs on the host.
     """
 
     def __init__(self, backend: Owner, graph: Graph) -> None:
@@ -197,8 +197,9 @@ class GgmlExecutable(Executable):
     def _allocate(self) -> None:
         units = self._backend.units
         inputs = [self._native[leaf] for leaf in self._graph.leaves if leaf.op == "input"] if self._units else []
-        graph = ScheduledGraph(self._cgraph, self._context, self._n_native(), self._units, inputs)
+        graph = ScheduledGraph(self._cgraph, self._n_native(), self._units, inputs)
         self._unit_with = {address_of(t): unit for t, unit in (*graph.node_units, *graph.input_units)}
+        self._scheduler.add(graph)
         self._scheduled = graph
         if self._dry:
             self._sizes = _planned(self._scheduler.measure(graph))
@@ -226,22 +227,19 @@ class GgmlExecutable(Executable):
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
             self._backend.require_devices()  # a device that was lost and came back has lost its memory
-            self._acquire()
+            scheduled = self._acquire()
             for tensor, array in self._fed.items():
                 native = self._native.get(tensor)
                 if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
                     self._set(native, array)
             self._saved_outputs.clear()
             saved = {t: np.empty(t.shape, t.dtype.numpy) for t in self._outputs} if self._shares else {}
-            if self._shares:  # all is queued on the devices: the host waits once
-                try:
-                    status = lib().ggml_backend_sched_graph_compute_async(self._scheduler.native, self._cgraph)
-                    for tensor, out in saved.items() if status == lib().GGML_STATUS_SUCCESS else ():
-                        self._queue_get(self._outputs[tensor], out)
-                finally:  # whatever happens: the devices write into these arrays
-                    lib().ggml_backend_sched_synchronize(self._scheduler.native)
-            else:
-                status = lib().ggml_backend_sched_graph_compute(self._scheduler.native, self._cgraph)
+            try:  # all is queued on the devices: the host waits once
+                status = self._scheduler.compute(scheduled)
+                for tensor, out in saved.items() if status == lib().GGML_STATUS_SUCCESS else ():
+                    self._queue_get(self._outputs[tensor], out)
+            finally:  # whatever happens: the devices write into these arrays
+                self._scheduler.synchronize()
             self._fed.clear()  # not before: the devices read from these arrays
             self._backend.require_devices()
             if status == lib().GGML_STATUS_ALLOC_FAILED:
@@ -270,13 +268,14 @@ class GgmlExecutable(Executable):
         else:
             lib().ggml_backend_tensor_get_async(unit.ggml_backend, native, ffi.from_buffer(out), 0, out.nbytes)
 
-    def _acquire(self) -> None:
+    def _acquire(self) -> ScheduledGraph:
         """Get the memory of the temporaries. Raises InsufficientMemoryError."""
         assert self._scheduled is not None
         try:
             self._scheduler.allocate(self._scheduled)
         except OutOfMemory:
             raise self._backend.exhausted() from None
+        return self._scheduled
 
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
         with self._backend.lock:
@@ -296,33 +295,19 @@ class GgmlExecutable(Executable):
     def memory(self) -> Mapping[str, Memory]:
         with self._backend.lock:
             if not self._sizes and self._scheduled is not None and not self._closed:  # what it would need by itself
-                try:
-                    self._sizes = _planned(self._scheduler.measure_apart(self._scheduled))
-                except OutOfMemory:
-                    raise self._backend.exhausted() from None
+                self._sizes = _planned(self._scheduler.measure(self._scheduled))
             return dict(self._sizes)
 
     def placements(self) -> Sequence[NodePlacement]:
-        with self._backend.lock:
-            if not self._dry and not self._closed:
-                self._acquire()
-            return self._placements()
-
-    def _placements(self) -> Sequence[NodePlacement]:
-        names = {address_of(unit.ggml_backend): unit.name for unit in self._backend.units}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
         placements = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)
             wanted = self._devices.get(node) or self._backend.units[0].name
-            if native == ffi.NULL or is_view_op(native):  # fused into another product, or a view
-                device = wanted
-            elif self._dry:  # the scheduler does not know it
+            unit = None
+            if native != ffi.NULL and not is_view_op(native):  # neither fused into another product nor a view
                 unit = self._unit_with.get(address_of(native))
-                device = wanted if unit is None else unit.name
-            else:
-                backend = lib().ggml_backend_sched_get_tensor_backend(self._scheduler.native, native)
-                device = names.get(address_of(backend), wanted)
+            device = wanted if unit is None else unit.name
             how = "decomposed" if node.name.startswith(decomposed) else "native"
             how = how if device == wanted else "fallback"
             placements.append(NodePlacement(node.name, node.op, device, how, node.layer))
@@ -335,8 +320,7 @@ class GgmlExecutable(Executable):
             self._closed = True
             if self._scheduled is not None:
                 self._scheduler.forget(self._scheduled)
-            if not self._shares:
-                self._scheduler.free()
+                self._scheduled = None
             for buffer in self._constants:
                 buffer.free()
             self._context.free()
