@@ -40,6 +40,7 @@ struct split {
 struct place {
     const struct ggml_tensor * tensor;
     int unit;
+    bool shared; /* an input that several units read, or none */
 };
 
 struct hotshoe_schedule {
@@ -128,7 +129,7 @@ static struct place * find_place(const struct hotshoe_schedule * s, const struct
 }
 
 static void set_place(struct hotshoe_schedule * s, const struct ggml_tensor * tensor, int unit) {
-    *find_place(s, tensor) = (struct place){tensor, unit};
+    *find_place(s, tensor) = (struct place){tensor, unit, false};
 }
 
 /* The unit in whose memory a tensor is, before any temporary has memory. */
@@ -333,9 +334,33 @@ static bool make_whole(struct hotshoe_schedule * s) {
     return true;
 }
 
+/* Find the only unit that reads each input. */
+static void place_inputs(struct hotshoe_schedule * s, struct ggml_tensor ** inputs, int n_inputs) {
+    for (int i = 0; i < n_inputs; i++) {
+        set_place(s, inputs[i], -1);
+    }
+    for (int i = 0; i < s->graph->n_nodes; i++) {
+        const struct ggml_tensor * node = s->graph->nodes[i];
+        const int unit = is_view(node) ? -1 : find_place(s, node)->unit;
+        for (int j = 0; j < GGML_MAX_SRC && unit >= 0; j++) {
+            const struct ggml_tensor * source = node->src[j];
+            source = source != NULL && source->view_src != NULL ? source->view_src : source;
+            if (source != NULL && (source->flags & GGML_TENSOR_FLAG_INPUT) != 0) {
+                struct place * place = find_place(s, source);
+                place->shared = place->shared || (place->unit >= 0 && place->unit != unit);
+                place->unit = unit;
+            }
+        }
+    }
+    for (int i = 0; i < n_inputs; i++) {
+        struct place * place = find_place(s, inputs[i]);
+        place->shared = place->shared || place->unit < 0;
+        place->unit = place->shared ? s->arena->n - 1 : place->unit;
+    }
+}
+
 struct hotshoe_schedule * hotshoe_schedule_new(struct hotshoe_arena * arena, struct ggml_cgraph * graph,
-                                               const int8_t * node_units, struct ggml_tensor ** inputs,
-                                               const int8_t * input_units, int n_inputs) {
+                                               const int8_t * node_units, struct ggml_tensor ** inputs, int n_inputs) {
     struct hotshoe_schedule * s = calloc(1, sizeof *s);
     if (s == NULL) {
         return NULL;
@@ -356,20 +381,16 @@ struct hotshoe_schedule * hotshoe_schedule_new(struct hotshoe_arena * arena, str
             set_place(s, graph->nodes[i], node_units == NULL ? 0 : node_units[i]);
         }
     }
-    for (int i = 0; i < n_inputs; i++) {
-        set_place(s, inputs[i], input_units[i]);
+    place_inputs(s, inputs, n_inputs);
+    bool done = divide(s);
+    if (done) {
+        make_graphs(s);
+        done = make_whole(s);
     }
-    if (!divide(s)) {
+    if (!done) {
         hotshoe_schedule_free(s);
         return NULL;
     }
-    make_graphs(s);
-    if (!make_whole(s)) {
-        hotshoe_schedule_free(s);
-        return NULL;
-    }
-    free(s->places);
-    s->places = NULL;
     return s;
 }
 
@@ -389,6 +410,74 @@ void hotshoe_schedule_free(struct hotshoe_schedule * s) {
 int hotshoe_schedule_n_splits(const struct hotshoe_schedule * s) { return s->n_splits; }
 
 int hotshoe_schedule_n_copies(const struct hotshoe_schedule * s) { return s->n_copies; }
+
+int hotshoe_schedule_unit(const struct hotshoe_schedule * s, const struct ggml_tensor * tensor) {
+    const struct place * place = find_place(s, tensor);
+    return place->tensor == NULL || place->shared ? -1 : place->unit;
+}
+
+void hotshoe_add_nodes(const struct hotshoe_ggml * ggml, struct ggml_cgraph * graph, struct ggml_tensor ** tensors,
+                       int n, const char * names, const int8_t * numbers, int8_t * added_by) {
+    int done = graph->n_nodes;
+    for (int i = 0; i < n; i++) {
+        const size_t length = strlen(names);
+        const size_t kept = length < sizeof tensors[i]->name ? length : sizeof tensors[i]->name - 1;
+        memcpy(tensors[i]->name, names, kept);
+        tensors[i]->name[kept] = 0;
+        names += length + 1;
+        ggml->build_forward_expand(graph, tensors[i]);
+        for (; done < graph->n_nodes; done++) {
+            added_by[done] = numbers[i];
+        }
+    }
+}
+
+static ggml_backend_buffer_type_t memory_of(const struct ggml_tensor * t) {
+    const struct ggml_backend_buffer * buffer = t->view_src != NULL ? t->view_src->buffer : t->buffer;
+    return buffer == NULL ? NULL : buffer->buft;
+}
+
+static bool looks_like(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    return a->op == b->op && a->type == b->type && memcmp(a->ne, b->ne, sizeof a->ne) == 0 &&
+           memcmp(a->nb, b->nb, sizeof a->nb) == 0 && memcmp(a->op_params, b->op_params, sizeof a->op_params) == 0 &&
+           a->flags == b->flags && (a->view_src == NULL) == (b->view_src == NULL) && a->view_offs == b->view_offs &&
+           (a->data == NULL) == (b->data == NULL) && memory_of(a) == memory_of(b);
+}
+
+static bool is_like(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    bool same = looks_like(a, b);
+    for (int j = 0; j < GGML_MAX_SRC && same; j++) {
+        const struct ggml_tensor *x = a->src[j], *y = b->src[j];
+        same = x == y || (x != NULL && y != NULL && looks_like(x, y));
+    }
+    return same;
+}
+
+bool hotshoe_alike(const struct ggml_cgraph * graph, int32_t * first) {
+    enum { N = 1024 };
+    int32_t * next = malloc(((size_t) graph->n_nodes + 1) * sizeof *next); /* the nodes that were first, in N lists */
+    if (next == NULL) {
+        return false;
+    }
+    int32_t heads[N];
+    memset(heads, -1, sizeof heads);
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        const struct ggml_tensor * node = graph->nodes[i];
+        const uint64_t sizes = (uint64_t) node->ne[0] * 31 + (uint64_t) node->ne[1] * 17 + (uint64_t) node->ne[2];
+        int32_t * head = &heads[((sizes * 131 + (uint64_t) node->op) * 0x9E3779B97F4A7C15u >> 32) % N];
+        first[i] = *head;
+        while (first[i] >= 0 && !is_like(graph->nodes[first[i]], node)) {
+            first[i] = next[first[i]];
+        }
+        if (first[i] < 0) {
+            first[i] = i;
+            next[i] = *head;
+            *head = i;
+        }
+    }
+    free(next);
+    return true;
+}
 
 /* Take its memory from the graph: the allocator gives memory only to tensors without any. */
 static void take_memory(struct hotshoe_schedule * s) {

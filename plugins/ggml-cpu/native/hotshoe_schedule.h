@@ -32,6 +32,7 @@ struct hotshoe_ggml {
                              size_t size);
     enum ggml_status (*graph_compute_async)(ggml_backend_t unit, struct ggml_cgraph * graph);
     void (*synchronize)(ggml_backend_t unit);
+    void (*build_forward_expand)(struct ggml_cgraph * graph, struct ggml_tensor * tensor);
 };
 
 /* An arena: a buffer for each type of memory, as large as the largest graph needs. Allocates nothing yet. types: of the
@@ -47,16 +48,29 @@ HOTSHOE_API size_t hotshoe_arena_size(const struct hotshoe_arena * arena, int un
 /* Wait for all that is queued on the units. */
 HOTSHOE_API void hotshoe_arena_synchronize(const struct hotshoe_arena * arena);
 
-/* Plan a graph. node_units: the number of the unit of each node; it is ignored for views. NULL: 0 for all. inputs,
- * input_units: leaves without memory, and the unit on which each lies; others lie on the last unit. Sources that a unit
+/* Name n tensors and add them to a graph, each after its sources. names: each ends with 0. numbers: of the tensors.
+ * added_by: has room for all nodes of the graph, and gets for each the number of the tensor that it was added for. */
+HOTSHOE_API void hotshoe_add_nodes(const struct hotshoe_ggml * ggml, struct ggml_cgraph * graph,
+                                   struct ggml_tensor ** tensors, int n, const char * names, const int8_t * numbers,
+                                   int8_t * added_by);
+
+/* For each node of a graph, the first one that no library can tell from it: of the same op, parameters, types, sizes,
+ * strides and kinds of memory, as are its sources. false: no memory. */
+HOTSHOE_API bool hotshoe_alike(const struct ggml_cgraph * graph, int32_t * first);
+
+/* Plan a graph. node_units: the number of the unit of each node; it is ignored for views. NULL: 0 for all. inputs:
+ * leaves without memory. Each lies on the unit that reads it, or on the last one if several do. Sources that a unit
  * cannot read are replaced by copies. The arena and the graph must live as long as the schedule. NULL if there is no
  * memory. */
 HOTSHOE_API struct hotshoe_schedule * hotshoe_schedule_new(struct hotshoe_arena * arena, struct ggml_cgraph * graph,
                                                            const int8_t * node_units, struct ggml_tensor ** inputs,
-                                                           const int8_t * input_units, int n_inputs);
+                                                           int n_inputs);
 HOTSHOE_API void hotshoe_schedule_free(struct hotshoe_schedule * schedule);
 HOTSHOE_API int hotshoe_schedule_n_splits(const struct hotshoe_schedule * schedule);
 HOTSHOE_API int hotshoe_schedule_n_copies(const struct hotshoe_schedule * schedule);
+
+/* The unit that computes a node, or the only one that reads an input; -1 for other tensors. */
+HOTSHOE_API int hotshoe_schedule_unit(const struct hotshoe_schedule * schedule, const struct ggml_tensor * tensor);
 
 /* Give the graph its memory, unless it has it. May make the arena's buffers larger: then all other graphs lose theirs.
  * false if a unit has too little memory. */

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotshoe_ggml.native import build_info, ffi, kernels, lib
+from hotshoe_ggml.native import build_info, ffi, ggml_functions, kernels, lib
 from hotshoe_ggml.native.context import OutOfMemory, require_memory
-from hotshoe_ggml.run.assign import units_of_inputs
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["ScheduledGraph", "Scheduler"]
 
 _PLANNED = 2 << 10
 """Bytes that planning allocates for each tensor, rounded up. ggml ends the process if that fails."""
-
-
-@functools.cache
-def _ggml() -> Any:
-    """The functions of libggml-base that the native scheduler calls."""
-    g = lib()
-    table = ffi.new("struct hotshoe_ggml *")
-    for name, _ in ffi.typeof("struct hotshoe_ggml").fields:
-        prefix = "ggml_" if name.startswith(("gallocr_", "nbytes")) else "ggml_backend_"
-        setattr(table, name, ffi.addressof(g, prefix + name))
-    return table
 
 
 class Scheduler:
@@ -38,35 +25,35 @@ class Scheduler:
     def __init__(self, units: Sequence[Unit]) -> None:
         self.units = units
         self.native: Any = ffi.NULL
-        self._types = [unit.buffer_type for unit in units]
-        # What the CPU computes for a device lies where the device reads it best.
-        pinned = [unit.host_buffer_type for unit in units if unit.host_buffer_type != ffi.NULL]
-        self._types[-1] = pinned[0] if pinned and len(units) > 1 else self._types[-1]
         self._schedules: set[ScheduledGraph] = set()
 
     def add(self, graph: ScheduledGraph) -> None:
         """Plan a graph. Raises OutOfMemory for memory of the host."""
         require_memory(graph.n_tensors * _PLANNED)
         if self.native == ffi.NULL:
-            backends = [unit.ggml_backend for unit in self.units]
-            reorders = ffi.string(lib().ggml_version()).decode() == build_info().ggml_version
-            self.native = kernels().hotshoe_arena_new(_ggml(), backends, self._types, len(backends), reorders)
-        inputs = [tensor for tensor, _ in graph.input_units]
-        numbers = {unit: i for i, unit in enumerate(self.units)}
+            self.native = self._new_arena()
         graph.native = kernels().hotshoe_schedule_new(
-            self.native,
-            graph.cgraph,
-            [numbers[unit] for _, unit in graph.node_units] or ffi.NULL,
-            inputs,
-            [numbers[unit] for _, unit in graph.input_units],
-            len(inputs),
+            self.native, graph.cgraph, graph.units, graph.inputs, len(graph.inputs)
         )
         if ffi.NULL in (self.native, graph.native):
             raise OutOfMemory(graph.n_tensors * _PLANNED)
         self._schedules.add(graph)
 
+    def _new_arena(self) -> Any:
+        backends = [unit.ggml_backend for unit in self.units]
+        types = [unit.buffer_type for unit in self.units]
+        # What the CPU computes for a device lies where the device reads it best.
+        pinned = [unit.host_buffer_type for unit in self.units if unit.host_buffer_type != ffi.NULL]
+        types[-1] = pinned[0] if pinned and len(types) > 1 else types[-1]
+        reorders = ffi.string(lib().ggml_version()).decode() == build_info().ggml_version
+        return kernels().hotshoe_arena_new(ggml_functions(), backends, types, len(types), reorders)
+
     def measure(self, graph: ScheduledGraph) -> dict[str, int]:
-        """Bytes by unit that the graph needs by itself. Allocates nothing; the graph loses its memory."""
+        """Bytes by unit that the graph needs by itself. Allocates no buffer; the graph loses its memory.
+
+        Raises OutOfMemory for memory of the host.
+        """
+        require_memory(graph.n_tensors * _PLANNED)
         sizes = ffi.new("size_t[]", len(self.units))
         kernels().hotshoe_schedule_sizes(graph.native, sizes)
         return {unit.name: int(size) for unit, size in zip(self.units, sizes)}
@@ -109,24 +96,24 @@ class Scheduler:
 class ScheduledGraph:
     """A ggml graph, and the unit of each of its nodes.
 
-    n_tensors: at least the number of its nodes and leaves. units: the unit of each node; empty if there is only one unit.
-    inputs: the graph's inputs.
-
-    node_units: the nodes and their units, in the order in which the nodes were built. ggml's order in the graph may
-    differ: preparing a graph for Vulkan changes it. input_units: each input that only one unit reads, with that unit,
-    in whose memory it lies.
+    n_tensors: at least the number of its nodes and leaves. units: the number of the unit of each node, int8; NULL if
+    there is only one unit. inputs: the graph's inputs.
     """
 
-    def __init__(self, cgraph: Any, n_tensors: int, units: Sequence[Unit], inputs: Sequence[Any]) -> None:
+    def __init__(self, cgraph: Any, n_tensors: int, units: Any, inputs: Sequence[Any]) -> None:
         self.cgraph = cgraph
         self.n_tensors = n_tensors
-        self.node_units = [(lib().ggml_graph_node(cgraph, i), unit) for i, unit in enumerate(units)]
-        self.input_units = units_of_inputs(self.node_units, inputs)
+        self.units = units
+        self.inputs = inputs
         self.native: Any = ffi.NULL
+
+    def unit(self, tensor: Any) -> int:
+        """The number of the unit that computes a node, or of the only one that reads an input; -1 for other tensors."""
+        return int(kernels().hotshoe_schedule_unit(self.native, tensor))
 
     @property
     def n_splits(self) -> int:
-        """How often the device changes in a run, and once more."""
+        """How many parts the graph has, each on one unit."""
         return int(kernels().hotshoe_schedule_n_splits(self.native))
 
     @property
