@@ -163,15 +163,15 @@ def plans(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     calls: list[str] = []
     table = ffi.new("struct hotshoe_ggml *", ggml_functions()[0])
 
-    @ffi.callback("bool(*)(ggml_gallocr_t, struct ggml_cgraph *, const int *, const int *)")
     def reserve(*args: Any) -> bool:
         calls.append("reserve")
         return bool(ggml_functions().gallocr_reserve_n(*args))
 
-    table.gallocr_reserve_n = reserve
+    callback = ffi.callback("bool(*)(ggml_gallocr_t, struct ggml_cgraph *, const int *, const int *)", reserve)
+    table.gallocr_reserve_n = callback
     monkeypatch.setattr(scheduler, "ggml_functions", lambda: table)
     yield calls
-    del reserve  # not before: the table has only its address
+    del callback  # not before: the table has only its address
 
 
 def graph_of(ctx: Context, n: int) -> tuple[Tensor, Tensor, Tensor]:
