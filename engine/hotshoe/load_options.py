@@ -25,8 +25,13 @@ class LoadOptions(TypedDict, total=False):
 
     n_batch: int | None
     n_ubatch: int | None
+    max_step_seconds: float
     max_sequences: int
     n_sequences: int
+    checkpoint_bytes: int
+    prefix_memory: int
+    prefix_disk: int
+    prefix_folder: str | None
     kv_dtype: str
 
     n_gpu_layers: int | Literal["auto", "all"]

@@ -107,9 +107,12 @@ def test_options_reach_the_runner_and_the_backend(
     [
         (("--n-batch", "0"), "--n-batch is 0"),
         (("--n-batch", "8", "--n-ubatch", "16"), "--n-ubatch is 16"),
-        (("--max-sequences", "1000"), "--max-sequences is 1000"),
+        (("--max-sequences", "2000"), "--max-sequences is 2000"),
         (("--sequences", "-1"), "--sequences is -1"),
-        (("--sequences", "99999"), "--sequences is 99999; expected at most 63, as the cache holds --max-sequences 63"),
+        (
+            ("--sequences", "99999"),
+            "--sequences is 99999; expected at most 256, as the cache holds --max-",
+        ),
         (("--kv-dtype", "q9_0"), "--kv-dtype is 'q9_0' (str); expected an element type\n  hint: use f16, f32, q8_0"),
         (("--ctx", "0"), "--ctx is 0"),
     ],
@@ -123,7 +126,13 @@ def test_options_that_make_no_sense(
 
 def test_options_that_an_encoder_has_no_use_for_are_refused(data: Path) -> None:
     path = data / "bert-tiny-llamacpp.gguf"
-    for name, value in (("kv_dtype", "f32"), ("n_sequences", 2), ("max_sequences", 2), ("n_ubatch", 8)):
+    for name, value in (
+        ("kv_dtype", "f32"),
+        ("n_sequences", 2),
+        ("max_sequences", 2),
+        ("n_ubatch", 8),
+        ("max_step_seconds", 1),
+    ):
         option: Any = {name: value}
         with pytest.raises(hotshoe.errors.ModelError, match=rf"{name} is .*, but this option is for text models only"):
             hotshoe.load_model(path, "reference", **option)

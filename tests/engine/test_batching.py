@@ -248,12 +248,14 @@ def test_top_k_on_the_device_is_that_of_the_host(device: str, gguf: Callable[...
         assert mixed[1].tokens == model.generate(PROMPTS[1], **GREEDY).tokens[:12]
 
 
-def test_more_sequences_than_the_cache_can_tell_apart(model: TextModel) -> None:
-    held = [model.sequence([i]) for i in range(70)]
-    first = [s.append() for s in held]
-    assert sum(s.n_computed for s in held) == 63  # the others lost their places
-    assert_close(held[0].append(9), model.logits([0, 9])[-1], 1e-4)
-    assert_close(model.extend((s, []) for s in held[1:]), np.stack(first[1:]), 1e-4)
+@pytest.mark.parametrize("n", [20, 66])
+def test_more_sequences_than_the_cache_has_slots(gguf: Callable[..., Path], n: int) -> None:
+    with load(gguf("LlamaForCausalLM"), "reference", max_sequences=n) as model:
+        held = [model.sequence([i]) for i in range(70)]
+        first = [s.append() for s in held]
+        assert sum(s.n_computed for s in held) == n  # the others lost their slots
+        assert_close(held[0].append(9), model.logits([0, 9])[-1], 1e-4)
+        assert_close(model.extend((s, []) for s in held[1:n]), np.stack(first[1:n]), 1e-4)
 
 
 def test_a_prompt_of_several_pieces(device: str, gguf: Callable[..., Path]) -> None:

@@ -19,6 +19,7 @@ from hotshoe.kvcache import AttentionSpec, CausalCache, RecurrentCache, Recurren
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Items
 from hotshoe.runner.jobs import Generation
+from hotshoe.runner.pace import Pace
 from hotshoe.runner.scheduler import Chunk, Limits
 from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
@@ -51,6 +52,7 @@ class FakeForward:
     def __init__(self) -> None:
         self.gate: Callable[[int], None] = lambda n: None
         self.graphs: list[int] = []
+        self.n_graphs_built = 0
 
     def check(self, items: Items, before: int = 0) -> None: ...
 
@@ -77,16 +79,27 @@ class FakeForward:
 class Rig:
     """An engine over a real cache and the fake forward."""
 
-    def __init__(self, *, n_batch: int = 512, n_ubatch: int = 32, n_ctx: int = 1024, uniform: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        n_batch: int = 512,
+        n_ubatch: int = 32,
+        n_ctx: int = 1024,
+        uniform: bool = False,
+        n_slots: int = 8,
+        seconds: float = 1e9,
+    ) -> None:
         self.backend: Backend = open_reference()
         kind: Any = RecurrentCache if uniform else CausalCache
         spec = RecurrentSpec({"x": (1,)}) if uniform else AttentionSpec(1, 4)
         sizes = {} if uniform else {"n_tokens": n_ctx, "n_ubatch": n_ubatch, "dtype": DType.F32}
         self.cache = kind(self.backend, (spec,), n_sequences=2, **sizes)
         self.forward = FakeForward()
-        self.slots = Slots(self.cache, 8)
+        self.slots = Slots(self.cache, n_slots)
         limits = Limits(n_batch, n_ubatch, uniform)
-        self.engine = Engine(self.backend, self.forward, self.slots, limits, n_ctx=n_ctx, not_finite=Exception)
+        self.engine = Engine(
+            self.backend, self.forward, self.slots, limits, Pace(seconds, 16), n_ctx=n_ctx, not_finite=Exception
+        )
 
     def sequence(self, ids: Sequence[int] = ()) -> TokenSequence:
         return TokenSequence(self.engine, ids)
@@ -301,43 +314,6 @@ def test_many_threads_get_what_they_would_alone() -> None:
     assert got == {i: expected(p) for i, p in enumerate(prompts)}
 
 
-def test_a_worker_runs_the_steps_for_all() -> None:
-    rig = Rig()
-    threads: set[str] = set()
-    rig.forward.gate = lambda n: threads.add(threading.current_thread().name)
-    events: list[Any] = []
-    rig.engine.start(events.extend)
-    with pytest.raises(GraphError, match="worker already"):
-        rig.engine.start()
-    generations = [rig.generation([i], n=20) for i in range(3)]
-    assert [rig.read(g) for g in generations] == [expected([i], 20) for i in range(3)]
-    assert int(rig.sequence([5, 6]).append().argmax()) == next_token([5, 6])
-    assert threads == {"hotshoe-engine"}
-    rig.engine.stop()
-    rig.engine.stop()
-    assert [e.token.sampled.id for e in events if e.job is generations[1]] == expected([1], 20)
-    assert [e.finish for e in events if e.job is generations[1]][-1] == "length"
-    assert rig.read(rig.generation([9])) == expected([9])  # and without it
-    assert len(threads) == 2
-
-
-def test_an_error_in_the_worker_reaches_the_waiting_threads() -> None:
-    rig = Rig()
-
-    def fail(n: int) -> None:
-        raise GraphError("out of luck")
-
-    rig.forward.gate = fail
-    rig.engine.start()
-    with pytest.raises(GraphError, match="luck"):
-        rig.read(rig.generation([1]))
-    with pytest.raises(GraphError, match="luck"):
-        rig.sequence([1, 2]).append()
-    rig.forward.gate = lambda n: None
-    assert rig.read(rig.generation([1])) == expected([1])
-    rig.engine.stop()
-
-
 def test_the_cache_admits_jobs_in_order_while_they_fit() -> None:
     rig = Rig(n_ctx=16)  # for two sequences: 32 cells
     for generation in (generations := [rig.generation([i] * 12, n=4) for i in range(3)]):
@@ -346,7 +322,7 @@ def test_the_cache_admits_jobs_in_order_while_they_fit() -> None:
     assert rig.engine._attach_jobs_that_fit(None) == generations[:2]  # they leave 8 cells
     assert rig.engine._attach_jobs_that_fit(generations[2]) == [generations[2], generations[0]]
     generations[0].min_free_rows = 9
-    assert rig.engine._attach_jobs_that_fit(generations[2]) == [generations[2]]  # no later job either
+    assert rig.engine._attach_jobs_that_fit(generations[2]) == [generations[2], generations[1]]  # it overtakes
 
 
 # Interrupts
@@ -461,7 +437,6 @@ def test_a_forked_child_is_refused_at_once_though_a_lock_is_held() -> None:
         lambda: rig.engine.add(generation),
         lambda: list(rig.engine.all_logits(sequence)),
         rig.engine.forget,
-        rig.engine.start,
     ]
     pid = os.fork()
     if pid == 0:  # nothing but os._exit may end the child
@@ -473,7 +448,6 @@ def test_a_forked_child_is_refused_at_once_though_a_lock_is_held() -> None:
                     call()
             sequence.close()
             rig.engine.remove(generation)
-            rig.engine.stop()
             rig.engine.close(lambda: None)
             code = 0
         finally:

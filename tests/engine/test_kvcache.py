@@ -100,12 +100,12 @@ def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, 
                     cache.allocate([Allocation(sequence, start, n)], n)
                 cache.rollback()
                 continue
-            before = [cells.members.copy() for cells in cache.cells.values()]
+            before = [cells.used for cells in cache.cells.values()]
             cache.allocate([Allocation(sequence, start, n)], n)
             cache.rollback()  # as after Ctrl-C: nothing is lost that a token attends to
             assert cache.length(sequence) == start
             assert cache.can_resume(sequence, start)
-            assert all(np.count_nonzero(c.members) <= np.count_nonzero(m) for c, m in zip(cache.cells.values(), before))
+            assert all(np.count_nonzero(c.used) <= np.count_nonzero(m) for c, m in zip(cache.cells.values(), before))
             feeds = put(cache, Allocation(sequence, start, n))
             for reach, cells in cache.cells.items():
                 assert cells.positions[feeds[f"cache.cells.{reach}"]].tolist() == list(positions)
@@ -227,7 +227,7 @@ def test_rows_come_back(sizes: str, backend: Backend, dtype: DType) -> None:
             given = {k: keys[-1]} | ({} if v is None else {v: values[-1]})
             ctx.compute(given | {ctx.inputs[n]: f for n, f in feeds.items() if n in ctx.inputs})
             read_k, read_v = all_k.read(), all_v.read()
-        used = np.flatnonzero(cache.cells[ALL].members)
+        used = np.flatnonzero(cache.cells[ALL].used)
         least = 0.02 if dtype is DType.Q8_0 else 2e-3
         np.testing.assert_allclose(read_k[used], np.concatenate(keys), atol=least)
         np.testing.assert_allclose(read_v[used], np.concatenate(values), atol=least)
@@ -356,7 +356,7 @@ def test_scrubbing_overwrites_free_cells_only(backend: Backend, dtype: DType) ->
         rows = [state.cast(DType.F32) + 0 for state in states]
         ctx.forward(*rows).compute()
         found = [row.read() for row in rows]
-    held = [cache.cells[reach].members != 0 for reach in (ALL, ALL, NEAR, NEAR)]
+    held = [cache.cells[reach].used for reach in (ALL, ALL, NEAR, NEAR)]
     for row, kept in zip(found, held, strict=True):
         assert kept.sum() == 1
         np.testing.assert_allclose(row, np.where(kept[:, None], 3, 0) * np.ones((1, 64)), rtol=1e-2)

@@ -332,9 +332,9 @@ def test_a_window_on_both_sides(
     ("causal", "spec", "message"),
     [
         (True, AttentionSpec(KV_HEADS, HEAD_DIM, window=4, both_sides=True), "has both_sides; causal is True"),
-        (False, AttentionSpec(KV_HEADS, HEAD_DIM, window=4), "has no both_sides; causal is False"),
-        (False, AttentionSpec(KV_HEADS, HEAD_DIM, chunk=4), "has no both_sides; causal is False"),
-        (False, RecurrentSpec({"x": (2,)}), "layer 1 has a RecurrentSpec"),
+        (False, AttentionSpec(KV_HEADS, HEAD_DIM, window=4), "has a window without both_sides; causal is False"),
+        (False, AttentionSpec(KV_HEADS, HEAD_DIM, chunk=4), "has a chunk; causal is False"),
+        (False, RecurrentSpec({"x": (2,)}), "has a RecurrentSpec"),
     ],
 )
 def test_a_spec_that_an_encoder_cannot_have(
@@ -346,5 +346,5 @@ def test_a_spec_that_an_encoder_cannot_have(
 
     Wrong.causal = causal
     use(Wrong)
-    with pytest.raises(ModelDefinitionError, match=message):
+    with pytest.raises(ModelDefinitionError, match=f"layer 1 {message}"):
         hotshoe.load_model(path, "reference")

@@ -41,7 +41,7 @@ def test_options_reach_their_group() -> None:
     [
         ({"n_threads": 0}, BackendError, "n_threads is 0; expected 1 or more"),
         ({"flash_attention": "fast"}, BackendError, r"flash_attention is 'fast' .*; expected auto, on or off"),
-        ({"n_sequences": 99_999}, ModelError, "n_sequences is 99999; expected at most 63"),
+        ({"n_sequences": 99_999}, ModelError, "n_sequences is 99999; expected at most 256"),
         ({"n_sequences": 3, "max_sequences": 2}, ModelError, "n_sequences is 3; expected at most 2"),
         ({"n_gpu_layers": -1}, PlacementError, "n_gpu_layers is"),
         ({"n_ctx": 0}, ModelError, "n_ctx is 0; expected 1 or more"),

@@ -96,7 +96,8 @@ def test_what_is_padded_and_what_is_not(gguf: Callable[..., Path], monkeypatch: 
 
 def test_runner_params() -> None:
     for wrong in (
-        *({"n_batch": 0}, {"n_ubatch": 0}, {"max_sequences": 64}, {"n_sequences": -1}, {"n_batch": True}),
+        *({"n_batch": 0}, {"n_ubatch": 0}, {"max_sequences": 1025}, {"n_sequences": -1}, {"n_batch": True}),
+        *({"max_step_seconds": 0}, {"max_step_seconds": float("nan")}, {"max_step_seconds": True}),
         *({"n_sequences": 2**63}, {"n_batch": 2**31}, {"n_ubatch": 10**5000}, {"max_sequences": 10**5000}),
     ):
         with pytest.raises(ModelError, match=next(iter(wrong))):

@@ -302,10 +302,13 @@ def test_chat(gguf: Callable[..., Path]) -> None:
         stream = model.stream_chat(messages, max_tokens=6, temperature=0)
         text = "".join(stream)
         prompt = model.tokenizer.encode("<|user|>hello camera<|end|>", add_special=False)
+        assert model.chat_prompt(messages) == "<|user|>hello camera<|end|>"
         assert text == model.generate(prompt, max_tokens=6, temperature=0).text
         assert model.chat(messages, max_tokens=6, temperature=0).text == text
         with pytest.raises(ChatTemplateError, match="tools"):
             model.chat(messages, tools=[{"type": "function"}])
+        with pytest.raises(ChatTemplateError, match="enable_thinking"):
+            model.chat_prompt(messages, enable_thinking=False)
 
 
 def test_the_chat_command(
@@ -314,7 +317,7 @@ def test_the_chat_command(
     lines = [
         "hello",
         "/stats",
-        "/again",
+        "/retry",
         "/undo",
         "/bogus",
         "/help",
@@ -380,7 +383,7 @@ def test_an_error_in_a_chat_names_options_of_the_command_only(
 
     given = iter(["hello"])
     monkeypatch.setattr("builtins.input", lambda prompt="": next(given, "/quit"))
-    monkeypatch.setattr(TextModel, "stream_chat", fail)
+    monkeypatch.setattr(TextModel, "chat_prompt", fail)
     assert main(["chat", str(gguf("Qwen2ForCausalLM"))]) == 0
     assert "error: the role tool_call is unknown; --max-tokens is 3" in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ class Made:
     @property
     def is_encoder(self) -> bool:
         """True if transformers' class has no output matrix."""
-        return self.row.model.endswith("Model")
+        return self.row.model.removesuffix("LMHeadModel").endswith("Model")
 
     @functools.cached_property
     def folder(self) -> Path:
@@ -86,6 +86,11 @@ class Made:
         """Another file as a new model, which the caller closes."""
         common: dict[str, Any] = {} if self.is_encoder else {"kv_dtype": "f32", "n_ctx": 4 * self.row.n_tokens}
         return hotshoe.load_model(path, device, **common | options)
+
+    def result(self, path: Path, device: str = "reference") -> Array:
+        """The logits of the text with another file, or an encoder's states."""
+        with self.open(path, device) as model:
+            return np.asarray(model.states_of(self.ids) if self.is_encoder else model.logits(self.ids))
 
     def run_once(self) -> None:
         """Compute the text as a whole, on the device that needs no plugin."""

@@ -50,14 +50,6 @@ def test_results_are_those_of_llama_cpp(made: Made, main_device: str) -> None:
     assert error <= made.row.llamacpp_bound
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("q8_0", 0.1), ("q5_0", 0.4)])
-def test_quantized_files_stay_near(made: Made, main_device: str, kind: str, bound: float) -> None:
-    expected = made.expected(made.ids)
-    with made.encoder(main_device, kind) as model:
-        errors = np.linalg.norm(model.states_of(made.ids) - expected, axis=1) / np.linalg.norm(expected, axis=1)
-    assert 0 < np.median(errors) <= bound
-
-
 def test_layers_on_two_devices(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = FakeRegistry(fake("gpu:0"), fake("gpu:1"))
     monkeypatch.setattr("hotshoe.loading.load_all", lambda **options: registry)

@@ -79,11 +79,8 @@ def check_epsilon(made: Made) -> list[str]:
     with GGUFFile(made.file()) as file:
         own = {key: value for key, value in file.metadata.items() if key.endswith("epsilon")}
     other = {key: 1e-5 if value < 5e-6 else 1e-6 for key, value in own.items()}
-    results = []
-    for path in (made.file(), rewrite(made.file(), made.scratch / "epsilon.gguf", other)):
-        with made.open(path) as model:
-            results.append(model.states_of(made.ids) if made.is_encoder else model.logits(made.ids))
-    ours, others = results
+    ours = made.result(made.file())
+    others = made.result(rewrite(made.file(), made.scratch / "epsilon.gguf", other))
     return list(own) if np.abs(ours - others).max() <= made.row.bound * np.abs(ours).max() else []
 
 

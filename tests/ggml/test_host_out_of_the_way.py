@@ -132,6 +132,7 @@ def test_values_of_the_cpu_lie_where_the_device_reads_them_best(monkeypatch: pyt
         device, _ = backend.units  # type: ignore[attr-defined]
         assert device.host_buffer_type == ffi.NULL, "a network has no such memory"
         device.host_buffer_type = pinned = ffi.cast("ggml_backend_buffer_type_t", 64)
+        backend.scheduler = scheduler.Scheduler(backend.units)  # type: ignore[attr-defined]
         with backend.new_context() as ctx:
             x = ctx.input("x", (2, 4))
             y = ops.equal(x, x * 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 from hotshoe_core.gguf import GGUFArray, GGUFFile
 from tests.support.rewrite import Stored, rewrite
 
-__all__ = ["joined", "scaled", "with_nextn"]
+__all__ = ["dequantized", "joined", "scaled", "with_nextn"]
 
 F32 = gguf.GGMLQuantizationType.F32
 Tensors = dict[str, Stored]
@@ -33,6 +33,11 @@ def with_nextn(plain: Path, target: Path) -> Path:
 
     keys = {f"{name}.{key}": [*value, value[-1]] for key, value in arrays.items()}
     return rewrite(plain, target, keys | {f"{name}.block_count": n + 1, f"{name}.nextn_predict_layers": 1}, edit=add)
+
+
+def dequantized(tensors: Tensors) -> None:
+    """Store the values of all tensors as F32, as the gguf package reads them."""
+    tensors.update({name: (gguf.dequantize(value, kind), F32) for name, (value, kind) in tensors.items()})
 
 
 def scaled(tensors: Tensors, names: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hotshoe.kvcache.base import (
+    CHECKPOINT_BYTES,
     MAX_SEQUENCES,
     Allocation,
     AttentionView,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend
 
 __all__ = [
+    "CHECKPOINT_BYTES",
     "MAX_SEQUENCES",
     "AttentionSpec",
     "AttentionView",
@@ -67,11 +69,13 @@ def make_cache(
     n_ubatch: int,
     dtype: DType,
     n_scratch: int = 0,
+    checkpoint_bytes: int = CHECKPOINT_BYTES,
 ) -> Cache:
     """Make the cache for a model's ``cache_spec()``: for ``n_sequences`` texts of ``n_tokens`` tokens each.
 
     n_ubatch: the most rows of a graph. n_scratch: the most rows of padding in a graph, unless all sequences of a graph
-    must have the same length. dtype: the element type of keys and values; recurrent states are F32. Raises
+    must have the same length. dtype: the element type of keys and values; recurrent states are F32.
+    checkpoint_bytes: the room for states after earlier tokens, see RecurrentCache. Raises
     InsufficientMemoryError; DTypeError for a type whose blocks do not fit the heads; ModelError for too many
     cells; ModelDefinitionError for an invalid spec, or if no layer keeps anything.
     """
@@ -97,7 +101,7 @@ def make_cache(
     caches: list[Cache] = []
     try:
         if RecurrentSpec in kinds:
-            caches.append(RecurrentCache(backend, spec, n_sequences=n_sequences))
+            caches.append(RecurrentCache(backend, spec, n_sequences=n_sequences, checkpoint_bytes=checkpoint_bytes))
         if AttentionSpec in kinds:
             caches.append(
                 CausalCache(

@@ -21,6 +21,7 @@ from hotshoe_core.errors import CacheFullError
 __all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "slots_of"]
 
 _FREE = -1
+_BITS = 64  # of a word of ``Cells.members``
 _BLOCK = 4096  # cells that are searched at a time
 
 Array = np.ndarray[Any, Any]
@@ -42,6 +43,11 @@ def bits_of(slots: Collection[int] | None) -> SlotBits:
 def slots_of(bits: SlotBits) -> frozenset[int]:
     """Return the slots whose bits are set."""
     return frozenset(s for s in range(bits.bit_length()) if bits >> s & 1)
+
+
+def _bit(slots: Any) -> Any:
+    """Return the bit of a slot, or of each slot, in its word."""
+    return np.uint64(1) << np.asarray(slots % _BITS, np.uint64)
 
 
 def full(room: int, n: int) -> CacheFullError:
@@ -114,13 +120,31 @@ class Cells:
 
     @cached_property
     def members(self) -> Array:
-        """The slots whose sequences each cell belongs to, as bits, (n_rows,) I64."""
-        return np.zeros(self.n_rows, np.int64)
+        """The slots whose sequences each cell belongs to, as bits, (words, n_rows) U64. Words are added when needed."""
+        return np.zeros((1, self.n_rows), np.uint64)
+
+    def _word(self, slot: int) -> Array:
+        """Return the word of ``members`` that has this slot's bit, (n_rows,)."""
+        missing = slot // _BITS + 1 - len(self.members)
+        if missing > 0:
+            self.members = np.pad(self.members, ((0, missing), (0, 0)))
+        word: Array = self.members[slot // _BITS]
+        return word
+
+    def _words_of(self, slots: SlotBits) -> Array:
+        """Return a set of slots as words, (words, 1)."""
+        return np.array([[slots >> _BITS * i & (1 << _BITS) - 1] for i in range(len(self.members))], np.uint64)
+
+    @property
+    def used(self) -> Array:
+        """Which cells hold a token of any slot: (n_rows,) bool."""
+        found: Array = np.bitwise_or.reduce(self.members, axis=0) != 0
+        return found
 
     def room(self, keep: SlotBits = ALL_SLOTS) -> int:
         """Return how many cells would be free if only the rows of ``keep`` stayed."""
-        used = self.members[: self._end]
-        return int(self.n - np.count_nonzero(used & ~self._unseen()[: self._end] & keep))
+        used = self.members[:, : self._end] & ~self._unseen()[:, : self._end] & self._words_of(keep)
+        return int(self.n - np.count_nonzero(used.any(axis=0)))
 
     def fits(self, allocations: Sequence[Allocation], keep: SlotBits, min_free: int, n_ubatch: int) -> bool:
         """Whether there is room for these tokens. Layers of a short reach keep only the ends of texts, and a graph."""
@@ -134,6 +158,7 @@ class Cells:
     def allocate(self, positions: Array, slots: Array, n_rows: int) -> Array:
         """Return a cell for each row, (n_rows,) I32; may free cells that no token attends to. Raises CacheFullError."""
         n = len(positions)
+        self._word(int(slots.max(initial=0)))
         free = self._free(n)
         if len(free) < n:
             self.members &= ~self._unseen()
@@ -143,7 +168,7 @@ class Cells:
             raise full(len(free), n)
         cells = self._allocated = free
         self.positions[cells] = positions
-        self.members[cells] = np.int64(1) << slots
+        self.members[slots // _BITS, cells] = _bit(slots)
         if n:
             self._first_free = int(cells[-1]) + 1  # those before it were taken first
             self._end = max(self._end, self._first_free)
@@ -152,7 +177,7 @@ class Cells:
     def _free(self, n: int) -> Array:
         """Return the first ``n`` free cells, or all if there are fewer."""
         end = min(self._end, self.n)
-        free = self._first_free + (self.members[self._first_free : end] == 0).nonzero()[0][:n]
+        free = self._first_free + np.flatnonzero(~self.members[:, self._first_free : end].any(axis=0))[:n]
         beyond = np.arange(end, min(self.n, end + n - len(free)))
         return np.concatenate((free, beyond)).astype(np.int32)
 
@@ -161,7 +186,7 @@ class Cells:
 
     def rollback(self) -> None:
         if self._allocated is not None:
-            self.members[self._allocated] = 0
+            self.members[:, self._allocated] = 0
             self._tidy()
             self._allocated = None
             self._rows.clear()
@@ -217,7 +242,7 @@ class Cells:
         spans: the first and last position of the span that each token is in, which it attends to beyond its reach.
         """
         n = self.n_read
-        mine = (self.members[:n] >> slots[:, None]) & 1
+        mine = self.members[slots // _BITS, :n] & _bit(slots)[:, None] != 0
         cells = self.positions[:n]
         rows = positions[:, None]
         visible: Array = cells <= rows
@@ -228,14 +253,14 @@ class Cells:
         if spans is not None:
             first, last = spans
             visible |= (cells >= first[:, None]) & (cells <= last[:, None])
-        visible &= mine == 1
+        visible &= mine
         return visible
 
     @property
     def n_read(self) -> int:
         """The cells that a graph must read: up to the last one in use, rounded up."""
-        while self._end and not self.members[self._end - 1]:
-            (used,) = self.members[max(0, self._end - _BLOCK) : self._end].nonzero()
+        while self._end and not self.members[:, self._end - 1].any():
+            used = np.flatnonzero(self.members[:, max(0, self._end - _BLOCK) : self._end].any(axis=0))
             self._end = max(0, self._end - _BLOCK) + (int(used[-1]) + 1 if len(used) else 0)
         blocks = -(-max(1, self._end) // self.padding)
         blocks = blocks if self._per_octave is None else round_up(blocks, self._per_octave)
@@ -248,7 +273,7 @@ class Cells:
 
     def held_by(self, slot: int) -> Array:
         """Return which cells hold tokens of a slot: (n_rows,) bool."""
-        found: Array = (self.members >> slot) & 1 == 1
+        found: Array = self._word(slot) & _bit(slot) != 0
         return found
 
     def length(self, slot: int) -> int:
@@ -256,7 +281,8 @@ class Cells:
         return int(self.positions[mine].max()) + 1 if mine.any() else 0
 
     def share(self, source: int, target: int, n: int) -> None:
-        self.members[self.held_by(source) & (self.positions < n)] |= np.int64(1) << np.int64(target)
+        shared = self.held_by(source) & (self.positions < n)
+        self._word(target)[shared] |= _bit(target)
         self._rows.pop(target, None)
 
     def move(self, slot: int, cells: Array, by: int) -> None:
@@ -274,6 +300,17 @@ class Cells:
             return n
         return self.reach.first_seen(n) if self.reach.chunk else 0
 
+    def found(self, slot: int, start: int, stop: int) -> Array:
+        """Return the cells of a slot's tokens at positions ``start`` to ``stop``, in order of position."""
+        cells = np.flatnonzero(self.held_by(slot) & (self.positions >= start) & (self.positions < stop))
+        ordered: Array = cells[np.argsort(self.positions[cells])]
+        return ordered
+
+    def restore(self, slot: int, positions: Array) -> Array:
+        """Take cells for tokens of a slot that are written again; ``commit`` follows. Raises CacheFullError."""
+        self._rows.pop(slot, None)
+        return self.allocate(positions, np.full(len(positions), slot), len(positions))
+
     def _holds(self, slot: int, position: int) -> bool:
         first = self.reach.first_seen(position)
         held = self.positions[self.held_by(slot)]
@@ -283,25 +320,30 @@ class Cells:
         gone = self.held_by(slot) & (self.positions >= start)
         if stop is not None:
             gone &= self.positions < stop
-        self.members[gone] &= ~(np.int64(1) << np.int64(slot))
+        self._word(slot)[gone] &= ~_bit(slot)
         self._tidy()
         self._rows.pop(slot, None)
 
     def slots_sharing(self, slot: int, start: int) -> SlotBits:
         mine = self.held_by(slot) & (self.positions >= start)
-        return int(np.bitwise_or.reduce(self.members[mine])) & ~(1 << slot)
+        return self._present(mine) & ~(1 << slot)
+
+    def _present(self, cells: Array | slice) -> SlotBits:
+        """Return the slots that hold any of these cells."""
+        words = np.bitwise_or.reduce(self.members[:, cells], axis=1)
+        return sum(int(word) << _BITS * i for i, word in enumerate(words))
 
     def _unseen(self) -> Array:
         """Return for each cell the slots whose next token will not attend to it."""
         short = self.reach.most > 0
-        unseen = np.zeros(self.n_rows if short else 1, np.int64)
-        present = int(np.bitwise_or.reduce(self.members)) if short else 0
+        unseen = np.zeros((len(self.members), self.n_rows if short else 1), np.uint64)
+        present = self._present(slice(None)) if short else 0
         for s in slots_of(present):
             mine = self.held_by(s)
             old = mine & (self.positions < self.reach.first_seen(int(self.positions[mine].max()) + 1))
-            unseen[old] |= np.int64(1) << np.int64(s)
+            unseen[s // _BITS, old] |= _bit(s)
         return unseen
 
     def _tidy(self) -> None:
-        self.positions[self.members == 0] = _FREE
+        self.positions[~self.used] = _FREE
         self._first_free = 0

@@ -6,12 +6,12 @@ A graph reads and writes rows at indices that are inputs; kvcache/recurrent_rows
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerViews, Sizes
+from hotshoe.kvcache.base import CHECKPOINT_BYTES, MAX_SEQUENCES, Allocation, LayerViews, Sizes
 from hotshoe.kvcache.recurrent_rows import Rows
 from hotshoe.kvcache.spec import LayerSpec, Part, RecurrentSpec, parts_of, per_layer
 from hotshoe_core import DType, Tensor, ops
@@ -24,15 +24,15 @@ __all__ = ["RecurrentCache"]
 
 Array = np.ndarray[Any, Any]
 
-_CHECKPOINTS = 3  # rows for earlier states of a sequence, in addition to its current one
-_SMALL = 64 << 20  # bytes: if all rows are no larger than this, every slot has its own row
+_FEWEST = 3  # checkpoints for each sequence, however large a state is
 
 
 class RecurrentCache:
-    """The states of ``n_sequences`` sequences with their checkpoints; of more sequences if states are small.
+    """The states of ``n_sequences`` sequences, and checkpoints: their states after earlier tokens.
 
-    spec: one entry for each layer; parts other than RecurrentSpec get None as their view. Raises
-    InsufficientMemoryError.
+    Checkpoints take ``checkpoint_bytes``, or the room of three for each sequence if that is more. The current states of
+    more sequences may take their place. spec: one entry for each layer; parts other than RecurrentSpec get None as
+    their view. Raises InsufficientMemoryError.
     """
 
     uniform = True
@@ -40,12 +40,19 @@ class RecurrentCache:
         "the model keeps a recurrent state, which is the sum of all tokens before it: none of them can be taken out"
     )
 
-    def __init__(self, backend: Backend, spec: Sequence[LayerSpec], *, n_sequences: int = 1) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        spec: Sequence[LayerSpec],
+        *,
+        n_sequences: int = 1,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+    ) -> None:
         self._backend = backend
         self._spec = spec
         self._layers = {i: s for i, s in parts_of(spec).items() if isinstance(s, RecurrentSpec)}
         row = 4 * sum(s.n_elements for s in self._layers.values())
-        n = max(n_sequences * (1 + _CHECKPOINTS), min(MAX_SEQUENCES, _SMALL // row))
+        n = n_sequences + max(n_sequences * _FEWEST, min(MAX_SEQUENCES, checkpoint_bytes // row))
         self.rows = Rows(n, first=1)  # row 0 stays zero, for sequences that start
         self._made: list[Tensor] = []
         self._states: dict[Part, dict[str, Tensor]] = {}
@@ -119,6 +126,45 @@ class RecurrentCache:
 
     def shift(self, slot: int, start: int, by: int) -> None:
         raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
+
+    def held_bytes(self, slot: int, start: int, stop: int) -> int:
+        elements = sum(s.n_elements for s in self._layers.values())
+        return 4 * elements * len(self.rows.found(slot, start, stop))
+
+    def save(self, slot: int, start: int, stop: int) -> dict[str, Array]:
+        """Return the states after ``start + 1`` to ``stop`` tokens, as far as they are kept."""
+        found = self.rows.found(slot, start, stop)
+        saved: dict[str, Array] = {"states": np.array([position for _, position in found], np.int32)}
+        if found:
+            with self._backend.new_context() as ctx:
+                rows = ctx.input("rows", (len(found),), DType.I32)
+                reads = {name: state.take(rows) for name, state in self._named_states()}
+                ctx.forward(*reads.values())
+                ctx.compute({rows: np.array([number for number, _ in found], np.int32)})
+                saved |= {name: read.read() for name, read in reads.items()}
+        return saved
+
+    def restore(self, slot: int, saved: Mapping[str, Array], stop: int) -> None:
+        """Put back the last state that contains at most ``stop`` tokens."""
+        usable = np.flatnonzero(saved["states"] <= stop)
+        number = self.rows.take() if len(usable) else None
+        if number is None:
+            return
+        last = int(usable[-1])
+        with self._backend.new_context() as ctx:
+            row = ctx.input("row", (1,), DType.I32)
+            feeds: dict[Tensor, Array] = {row: np.array([number], np.int32)}
+            for name, state in self._named_states():
+                value = ctx.input(name, (1, state.shape[1]))
+                ctx.update(state, state.set_rows(row, value))
+                feeds[value] = saved[name][last : last + 1]
+            ctx.compute(feeds)
+        self.rows.put(number, slot, int(saved["states"][last]))
+
+    def _named_states(self) -> Iterator[tuple[str, Tensor]]:
+        for i, states in self._states.items():
+            for name, state in states.items():
+                yield f"{i}.{name}", state
 
     def scrub(self) -> None: ...  # a graph reads the states of its own sequences only
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hotshoe.kvcache.base import Allocation
+from hotshoe.kvcache.checkpoints import on_grid
 from hotshoe_core.errors import CacheFullError
 
 __all__ = ["Rows"]
@@ -23,7 +24,7 @@ class _Row:
     number: int
     position: int = 0  # how many tokens the state contains
     members: set[int] = field(default_factory=set)  # the slots that begin with those tokens
-    written: int = 0  # when it was written: the oldest checkpoints are overwritten first
+    written: int = 0  # when it was written
 
 
 class _Write(NamedTuple):
@@ -96,11 +97,34 @@ class Rows:
         found = {s for row in self._rows_of(slot) if row.position > start for s in row.members}
         return frozenset(found - {slot})
 
+    def found(self, slot: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return number and position of the slot's rows with more than ``start`` and at most ``stop`` tokens."""
+        rows = [row for row in self._rows_of(slot) if start < row.position <= stop]
+        return [(row.number, row.position) for row in sorted(rows, key=lambda row: row.position)]
+
+    def take(self) -> int | None:
+        """Return the number of a row that no slot needs now, and empty it; None if all are needed."""
+        row = self._spare()
+        if row is None:
+            return None
+        row.members = set()
+        return row.number
+
+    def put(self, number: int, slot: int, position: int) -> None:
+        """Note that the row ``number`` holds a state of a slot."""
+        row = next(row for row in self._rows if row.number == number)
+        row.position, row.members, row.written = position, {slot}, next(self._clock)
+
     def _rows_of(self, slot: int) -> list[_Row]:
         return [row for row in self._rows if slot in row.members]
 
     def _current(self, slot: int) -> _Row | None:
         return max(self._rows_of(slot), key=lambda row: row.position, default=None)
+
+    def _gap(self, row: _Row) -> int:
+        """Return how many tokens must be computed again if the checkpoint is lost."""
+        before = (r.position for s in row.members for r in self._rows_of(s) if r.position < row.position)
+        return row.position - max(before, default=0)
 
     def _row_at(self, slot: int, position: int) -> _Row:
         if position == 0:
@@ -116,10 +140,15 @@ class Rows:
     def _target(self, allocation: Allocation, old: _Row) -> _Row:
         """Choose the row to write: the old row for one token that no other slot needs, else another if possible.
 
-        A graph reads all rows before it writes any, so rows that this graph reads may be chosen too.
+        If no row is free, that checkpoint goes which saves few tokens for its age. A graph reads all rows before it
+        writes any, so rows that this graph reads may be chosen too.
         """
-        if allocation.n == 1 and old.members == {allocation.slot}:
+        if allocation.n == 1 and old.members == {allocation.slot} and not on_grid(old.position):
             return old
+        return self._spare() or old  # without a spare row, no other slot is at it: fits made sure of that
+
+    def _spare(self) -> _Row | None:
+        """Return a free row, or a checkpoint that may go."""
         taken = {write.row.number for write in self._writing}
         free = next((r for r in self._rows if not r.members and r.number not in taken), None)
         if free is not None:
@@ -127,6 +156,5 @@ class Rows:
         moved_on = {write.slot for write in self._writing}
         current = {self._current(s) for row in self._rows for s in row.members if s not in moved_on}
         checkpoints = [r for r in self._rows if r.members and r not in current]
-        if checkpoints:
-            return min(checkpoints, key=lambda r: r.written)
-        return old  # no other slot is at it: fits made sure of that
+        now = next(self._clock)
+        return min(checkpoints, key=lambda r: self._gap(r) / (now - r.written), default=None)

@@ -1,8 +1,7 @@
 """The engine: every step computes the next rows of all active jobs, in as few graphs as possible.
 
 A thread that waits for a result runs the steps for all jobs; other threads then find their results ready. So threads
-that each read a stream share the work, and so does a program that reads several streams in turn. A server may start one
-worker thread instead, which runs the steps for all jobs.
+that each read a stream share the work, and so does a program that reads several streams in turn.
 
 Two things exclude threads from each other. The *lock* protects records on the host, for microseconds. The *turn*
 protects the device, for a whole step; the thread that has it may take the lock, but no thread that holds the lock may
@@ -15,12 +14,14 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from hotshoe.runner.items import Items
 from hotshoe.runner.jobs import AllLogitsJob, Event, Generation, Job, LogitsJob
+from hotshoe.runner.pace import Pace
 from hotshoe.runner.scheduler import Chunk, Limits, schedule
 from hotshoe.runner.slots import CachedSequence, Slots
 from hotshoe_core.errors import CacheFullError, ClosedError, GraphError
@@ -37,9 +38,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 JobChunk = Chunk[Job[Any]]
 
+_MOST_OVERTAKING = 16  # jobs that came later and may begin before one that does not fit into the cache
+
 
 class Forward(Protocol):
     """What the engine asks of a model."""
+
+    @property
+    def n_graphs_built(self) -> int:
+        """How many graphs were built so far."""
 
     def check(self, items: Items, before: int = 0) -> None:
         """Raise an error unless the model can compute the rows from ``before`` on: TokenizerError, ShapeError, …"""
@@ -77,7 +84,9 @@ class GraphOutputs(NamedTuple):
 class Engine:
     """The jobs of one model, in the order they came, and its cache.
 
-    not_finite: makes the error for logits that are NaN or infinity. sample_on_device: whether top-k is computed on the
+    pace: bounds the steps by their time.
+    not_finite: makes the error for logits that are NaN or infinity.
+    message_ends: the tokens that end a message. sample_on_device: whether top-k is computed on the
     device too, which pays if logits would have to cross a bus.
     """
 
@@ -87,18 +96,23 @@ class Engine:
         forward: Forward,
         slots: Slots,
         limits: Limits,
+        pace: Pace,
         *,
         n_ctx: int,
         not_finite: Callable[[], Exception],
+        message_ends: frozenset[int] = frozenset(),
         sample_on_device: bool = False,
     ) -> None:
         self.n_ctx = n_ctx
         self._not_finite = not_finite
+        self._message_ends = message_ends
         self._sample_on_device = sample_on_device
         self._backend = backend
         self._forward = forward
         self._slots = slots
         self._limits = limits
+        self._pace = pace
+        self._is_paced = True
         # a C lock and `with`: Ctrl-C cannot come between taking the lock and entering the block
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -106,7 +120,6 @@ class Engine:
         self._jobs: list[Job[Any]] = []
         self._arrivals = itertools.count()
         self._n_steps = 0
-        self._worker: threading.Thread | None = None
         self._closed = False
 
     @property
@@ -121,6 +134,15 @@ class Engine:
         with self.lock:
             return tuple(self._jobs)
 
+    @contextmanager
+    def without_pace(self) -> Iterator[None]:
+        """Let ``n_batch`` alone bound the steps, however long they take."""
+        self._is_paced = False
+        try:
+            yield
+        finally:
+            self._is_paced = True
+
     # Jobs
 
     def add(self, job: Job[Any]) -> None:
@@ -129,7 +151,7 @@ class Engine:
             self._require_open()
             if job not in self._jobs:
                 if job.arrival < 0:
-                    job.arrival = next(self._arrivals)
+                    job.arrival, job.message_ends = next(self._arrivals), self._message_ends
                 self._jobs.append(job)
                 self._changed.notify_all()
 
@@ -152,7 +174,6 @@ class Engine:
         self._wait_for((job,))
         with self.lock:
             if job.ready_results:
-                self._changed.notify_all()  # a worker may compute more for it
                 return job.ready_results.popleft()
         if job.error is not None:
             raise job.error
@@ -227,6 +248,12 @@ class Engine:
             with self.lock:
                 self._slots.detach(sequence)
 
+    def save(self) -> None:
+        """Give what the cache holds to the store, if there is one. Called in the turn, under the lock."""
+        if self._slots.store is not None:
+            self._slots.rollback()
+            self._slots.save()
+
     def forget(self) -> None:
         """Remove from the cache all rows that no sequence owns."""
         with self.lock:
@@ -293,14 +320,14 @@ class Engine:
                 self._changed.notify_all()
 
     def _wait_for(self, jobs: Sequence[Job[Any]]) -> None:
-        """Return when all jobs are ready. The worker, another waiting thread, or else this thread runs the steps."""
+        """Return when all jobs are ready. Another waiting thread, or else this thread, runs the steps."""
         while True:
             with self.lock:
                 self._require_open()
                 waiting = next((job for job in jobs if not job.ready), None)
                 if waiting is None:
                     return
-                if self._turn is not None or self._worker is not None:
+                if self._turn is not None:
                     self._changed.wait()
                     continue
             self.step(waiting)
@@ -308,8 +335,16 @@ class Engine:
     def _step(self, urgent: Job[Any] | None) -> list[Event]:
         try:
             events, graphs = self._prepare_step(urgent)
+            start, n_built = time.perf_counter(), self._forward.n_graphs_built
+            n_prompt_rows = n_computed = 0
             for chunks in graphs:
-                events += self._deliver(self._compute(chunks))
+                computed = self._compute(chunks)
+                n_computed += len(computed.chunks)
+                n_prompt_rows += sum(chunk.n for chunk in computed.chunks if chunk.n > 1)
+                events += self._deliver(computed)
+            if n_computed:
+                built = self._forward.n_graphs_built != n_built
+                self._pace.learn(n_prompt_rows, time.perf_counter() - start, built=built)
             return events
         except BaseException:
             with self.lock:
@@ -324,7 +359,10 @@ class Engine:
             self._drop_removable()
             events = self._shift_or_finish_full()
             self._n_steps += 1
-            return events, schedule(self._attach_jobs_that_fit(urgent), self._limits)
+            jobs = self._attach_jobs_that_fit(urgent)
+            n_active = sum(job.active for job in self._jobs)
+            max_prompt_rows = self._pace.max_prompt_rows(n_active) if self._is_paced else None
+            return events, schedule(jobs, self._limits, self._n_steps, max_prompt_rows)
 
     def _drop_removable(self) -> None:
         for job in list(self._jobs):
@@ -353,10 +391,11 @@ class Engine:
         """Give slots to active jobs while they fit into the cache together; return these jobs.
 
         ``urgent`` comes first, then jobs in order of arrival. The first job is always among them, if need be instead of
-        other sequences. No job follows one that does not fit.
+        other sequences. A few jobs may overtake one that does not fit.
         """
         fitting: list[Job[Any]] = []
         allocations: list[Allocation] = []
+        overtaken: list[Job[Any]] = []
         for job in sorted((j for j in self._jobs if j.active), key=lambda j: (j is not urgent, j.arrival)):
             try:
                 self._slots.attach(job.sequence, job.n_reusable, keep=(j.sequence for j in fitting))
@@ -364,10 +403,17 @@ class Engine:
                 if fitting:
                     break
                 raise
-            allocations.append(self._slots.allocation(job.sequence, job.n_pending))
-            if fitting and not self._slots.fits(allocations, job.min_free_rows if job.n_pending > 1 else 0):
-                break
+            new = self._slots.allocation(job.sequence, job.n_pending)
+            if fitting and not self._slots.fits([*allocations, new], job.min_free_rows if job.n_pending > 1 else 0):
+                if job.n_overtaken >= _MOST_OVERTAKING:
+                    break
+                overtaken.append(job)
+                continue
+            allocations.append(new)
             fitting.append(job)
+            if job.served < 0:
+                for other in overtaken:
+                    other.n_overtaken += 1
         return fitting
 
     def _compute(self, chunks: Sequence[JobChunk]) -> GraphOutputs:
@@ -422,55 +468,6 @@ class Engine:
         sampling = choices.pop() if len(choices) == 1 else None
         return sampling if sampling is not None and (sampling.kind == "argmax" or self._sample_on_device) else None
 
-    # A worker
-
-    def start(self, listener: Callable[[list[Event]], None] | None = None) -> None:
-        """Run the steps in a thread of the engine, which calls ``listener`` with the events of each step.
-
-        For a server. Nothing in this repository uses it yet.
-        """
-        with self.lock:
-            self._require_open()
-            if self._worker is not None:
-                raise GraphError("the engine has a worker already")
-            self._worker = threading.Thread(target=self._work, args=(listener,), name="hotshoe-engine", daemon=True)
-            self._worker.start()
-
-    def stop(self) -> None:
-        """End the worker after its current step. Idempotent."""
-        if self._backend.is_forked_copy:
-            return
-        with self.lock:
-            worker, self._worker = self._worker, None
-            self._changed.notify_all()
-        if worker is not None and worker is not threading.current_thread():
-            worker.join()
-
-    def _work(self, listener: Callable[[list[Event]], None] | None) -> None:
-        me = threading.current_thread()
-        while True:
-            with self._lock:
-                while self._worker is me and not (
-                    self._turn is None and any(job.active or job.removable for job in self._jobs)
-                ):
-                    self._changed.wait()
-                if self._worker is not me:
-                    return
-                active = [job for job in self._jobs if job.active]
-            try:
-                events = self.step()
-            except Exception as error:  # the jobs' callers get it, as this thread has no caller
-                events = self._fail(active, error)
-            if listener is not None and events:
-                listener(events)
-
-    def _fail(self, jobs: Sequence[Job[Any]], error: Exception) -> list[Event]:
-        with self._lock:
-            for job in jobs:
-                job.error = error
-            self._changed.notify_all()
-        return [Event(job, error=error) for job in jobs]
-
     # The end
 
     def close(self, free: Callable[[], None]) -> None:
@@ -480,7 +477,6 @@ class Engine:
         with self.lock:
             self._closed = True
             self._changed.notify_all()
-        self.stop()
         self.in_turn(free)
 
     def _require_open(self) -> None:

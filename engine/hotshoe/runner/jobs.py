@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from hotshoe.kvcache.checkpoints import checkpoints
 from hotshoe.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ full. "cancelled": the stream was closed.
 _TOKENS_AHEAD = 8  # tokens that a generation may be ahead of its reader
 _ARRAYS_AHEAD = 2  # arrays of logits that wait for their reader: each may take hundreds of MB
 _MIN_FREE_ROWS = 64  # rows that must stay free when a text joins others, or it would soon lose its room again
+_MAX_FREE_ROWS = 1024  # a long prompt leaves so much room for short ones
 
 
 class Token(NamedTuple):
@@ -73,6 +75,8 @@ class Job(Generic[R]):
         self.error: BaseException | None = None
         self.arrival = -1  # set by the engine
         self.served = -1  # the last step that computed rows of it
+        self.message_ends: frozenset[int] = frozenset()  # set by the engine
+        self.n_overtaken = 0  # jobs that came later and began earlier, as this one did not fit into the cache
         self.seconds = 0.0  # duration of the steps since its last result
 
     # States
@@ -114,6 +118,11 @@ class Job(Generic[R]):
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
         first = self.sequence.n_computed
         return [(max(0, a - first), b - first) for a, b in self.sequence.items.bidirectional if b > first]
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """After how many of the pending rows a recurrent cache should keep a state, in order."""
+        return checkpoints(self.sequence.items.rows, self.sequence.n_computed, self.message_ends)
 
     @property
     def n_reusable(self) -> int:
@@ -194,14 +203,15 @@ class Generation(Job[Token]):
     """A text that is being generated: its sampler, and the tokens that its reader has not fetched."""
 
     max_results = _TOKENS_AHEAD
-    min_free_rows = _MIN_FREE_ROWS
 
     def __init__(self, sequence: CachedSequence, sampler: Sampler, stops: frozenset[int]) -> None:
         super().__init__(sequence)
         self.sampler = sampler
         self.stops = stops
+        self.min_free_rows = max(_MIN_FREE_ROWS, min(len(sequence), _MAX_FREE_ROWS))
         self.n_prompt = len(sequence)
         self.n_cached: int | None = None  # rows of the prompt that the cache had already; None before the first graph
+        self.nearest = sequence.nearest
         self.n_tokens = 0
         self.finish: FinishReason | None = None
         self._processed: Sampled | None = None
@@ -220,7 +230,7 @@ class Generation(Job[Token]):
 
     def on_scheduled(self, start: int) -> None:
         if self.n_cached is None:
-            self.n_cached = start
+            self.n_cached, self.nearest = start, self.sequence.nearest
 
     def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
         rows = [output[0] for output in outputs]

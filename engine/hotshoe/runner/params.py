@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from hotshoe.kvcache import MAX_SEQUENCES
+from hotshoe.kvcache import CHECKPOINT_BYTES, MAX_SEQUENCES
 from hotshoe_core import DType
 from hotshoe_core.errors import DTypeError, ModelError
 from hotshoe_core.errors.arguments import described
@@ -12,6 +13,7 @@ from hotshoe_core.errors.text import shown
 
 __all__ = ["RunnerParams"]
 
+_BYTES = ("checkpoint_bytes", "prefix_memory", "prefix_disk")
 _MOST = 2**31 - 1  # rows and cells are numbered in I32
 
 
@@ -25,32 +27,62 @@ class RunnerParams:
     n_batch: int | None = None
     """The most tokens that one step computes, of all sequences together.
 
-    A text that is being generated waits at most one step for the prompts of others, so a small number makes it
-    smoother, and a large number reads prompts faster. None: 512 for text models, 2048 for embedding models and
-    rerankers.
+    None: 512 for text models, 2048 for embedding models and rerankers.
     """
 
     n_ubatch: int | None = None
     """The most tokens of one graph; its temporary memory grows with it. A step runs several graphs. None: n_batch."""
 
-    max_sequences: int = MAX_SEQUENCES
-    """The most sequences that the cache holds at once, 1 to 63."""
+    max_step_seconds: float = 0.2
+    """How long a step should take while several texts wait, in seconds; four times as long for a text alone.
+
+    A text that is being generated waits one step for the prompts of others, which are read in pieces. A small number
+    makes it smoother; a large number reads prompts faster. The speed is measured while the model runs. A prompt that is
+    read alone has pieces of 64 tokens or more, which do not change its results; smaller ones, of a slow model in
+    company, may change near ties of quantized weights.
+    """
+
+    max_sequences: int = 256
+    """The most sequences that the cache holds at once, 1 to 1024."""
 
     n_sequences: int = 1
     """The cache has room for ``n_sequences`` texts of ``n_ctx`` tokens each, or for more texts if they are shorter."""
+
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    """Memory for the states of recurrent and hybrid models after earlier tokens, where other texts can go on.
+
+    Every state that is kept saves another text with the same beginning from computing it again.
+    """
+
+    prefix_memory: int = 0
+    """Bytes of the computer's memory for beginnings of texts that the cache has no more room for. They come back."""
+
+    prefix_disk: int = 0
+    """Bytes of ``prefix_folder`` for beginnings that leave ``prefix_memory``, and for all when the model is closed."""
+
+    prefix_folder: str | None = None
+    """The folder for these files, which hold the tokens of prompts. Loading the same file again finds them."""
 
     kv_dtype: str = "f16"
     """The element type of cached keys and values: f16, f32, q8_0, q4_0, …"""
 
     def __post_init__(self) -> None:
-        for name in ("n_batch", "n_ubatch", "max_sequences", "n_sequences"):
+        for name in ("n_batch", "n_ubatch", "max_sequences", "n_sequences", *_BYTES):
             value = getattr(self, name)
             if value is None and name in ("n_batch", "n_ubatch"):
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ModelError(f"{name} is {described(value)}; expected an integer of 1 or more")
-            if value > _MOST:
+            least = int(name not in _BYTES)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ModelError(f"{name} is {described(value)}; expected an integer of {least} or more")
+            if value > _MOST and name not in _BYTES:
                 raise ModelError(f"{name} is {shown(value)}; expected at most {_MOST}")
+        if self.prefix_folder is not None and not isinstance(self.prefix_folder, str):
+            raise ModelError(f"prefix_folder is {described(self.prefix_folder)}; expected the path of a folder")
+        if self.prefix_disk and self.prefix_folder is None:
+            raise ModelError("prefix_disk is given without prefix_folder", hint="name a folder for the files")
+        seconds = self.max_step_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+            raise ModelError(f"max_step_seconds is {described(seconds)}; expected a number above 0")
         if self.max_sequences > MAX_SEQUENCES:
             raise ModelError(f"max_sequences is {self.max_sequences}; expected at most {MAX_SEQUENCES}")
         if self.n_sequences > self.max_sequences:

@@ -1,9 +1,9 @@
 """Scheduling policy: how many rows of each job the next step computes. It touches no tensor, no lock and no cache.
 
 A step computes at most ``n_batch`` rows, in graphs of at most ``n_ubatch`` rows. Decoding jobs (one pending row) go
-first, with one row each. The rest of the step goes to prompts in order of arrival; the last one is cut where the step
-ends. So a decoding job never waits longer than one step for a prompt, however long the prompt is, and the first prompt
-gets at least one row of every step.
+first, with one row each. The rest of the step, or as many rows as runner/pace.py allows, goes to prompts: the shortest
+ones first, so that a short request does not wait for long ones. The prompt that came first is served in every fourth
+step at least, however many short ones follow it. A decoding job never waits longer than one step for a prompt.
 
 If all sequences of a graph must have the same number of rows (*uniform*), decoding jobs get graphs of their own, and
 prompts are cut into the sizes of kvcache/buckets.py, so that few different graphs are needed.
@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from hotshoe.kvcache.buckets import ROWS_PER_OCTAVE, round_down
 
-__all__ = ["Chunk", "Limits", "Pending", "schedule"]
+__all__ = ["STABLE_ROWS", "Chunk", "Limits", "Pending", "schedule"]
 
 
 class Pending(Protocol):
@@ -39,8 +39,17 @@ class Pending(Protocol):
     def inseparable(self) -> Sequence[tuple[int, int]]:
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
 
+    @property
+    def checkpoints(self) -> Sequence[int]:
+        """After how many of the pending rows a recurrent cache should keep a state, in order."""
+
 
 P = TypeVar("P", bound=Pending)
+
+STABLE_ROWS = 64
+"""A CPU's kernels give a row the same bits in every graph of this number of rows or more, so pieces are not smaller."""
+
+_MOST_SKIPPED = 4  # steps that serve others before the prompt that came first
 
 
 class Chunk(NamedTuple, Generic[P]):
@@ -67,13 +76,20 @@ class Limits(NamedTuple):
     """How many sizes uniform prompts are cut into, from a power of two to the next one."""
 
 
-def schedule(jobs: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
+def schedule(
+    jobs: Sequence[P], limits: Limits, step: int = 0, max_prompt_rows: int | None = None
+) -> list[list[Chunk[P]]]:
     """Return the graphs of the next step, in order. A graph has at most one chunk of a job; a step may have several.
 
-    jobs: those that have room in the cache, all of them together.
+    jobs: those that have room in the cache, all of them together. step: the number of this step. max_prompt_rows: the
+    most rows of prompts; None: only ``limits`` count.
     """
     decoding = sorted((job for job in jobs if job.n_pending == 1), key=lambda job: (job.served, job.arrival))
-    prompts = sorted((job for job in jobs if job.n_pending > 1), key=lambda job: job.arrival)
+    prompts = sorted((job for job in jobs if job.n_pending > 1), key=lambda job: (job.n_pending, job.arrival))
+    first = min(prompts, key=lambda job: job.arrival, default=None)
+    if first is not None and step - first.served >= _MOST_SKIPPED:
+        prompts.remove(first)
+        prompts.insert(0, first)
     if limits.n_batch == 1 and decoding and prompts:  # the step has a single row: take turns
         if (prompts[0].served, prompts[0].arrival) < (decoding[0].served, decoding[0].arrival):
             decoding = []
@@ -81,11 +97,12 @@ def schedule(jobs: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
             prompts = []
     del decoding[limits.n_batch - bool(prompts) :]
     left = limits.n_batch - len(decoding)
+    left = left if max_prompt_rows is None else min(left, max_prompt_rows)
     if limits.uniform:
         return _uniform_decoding(decoding, limits) + _uniform_prompts(prompts, left, limits)
     shares = [(job, 1) for job in decoding]
     for job in prompts:
-        n = _move_out_of_span(job, 0, min(left, job.n_pending)) if left else 0
+        n = _move_out_of_span(job, 0, _share(job.n_pending, left)) if left else 0
         if n:
             shares.append((job, n))
             left = max(0, left - n)
@@ -111,6 +128,14 @@ def _graphs(shares: Sequence[tuple[P, int]], limits: Limits) -> list[list[Chunk[
     return [graph for graph in graphs if graph]
 
 
+def _share(n_pending: int, left: int) -> int:
+    """Return how many of a prompt's rows are computed now: if possible, those that remain are enough for a piece."""
+    rest = n_pending - left
+    if 0 < rest < STABLE_ROWS <= left - (STABLE_ROWS - rest):
+        return left - (STABLE_ROWS - rest)
+    return min(left, n_pending)
+
+
 def _move_out_of_span(job: Pending, start: int, n: int) -> int:
     """Return ``n``, or a smaller or larger number, so that the cut is not inside rows that must stay together."""
     for first, last in job.inseparable:
@@ -129,20 +154,28 @@ def _uniform_decoding(decoding: Sequence[P], limits: Limits) -> list[list[Chunk[
 
 
 def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[list[Chunk[P]]]:
-    """Cut prompts into chunks of equal size: the first prompt sets the size, others with as many rows join it."""
+    """Cut prompts into chunks of equal size: the first prompt sets the size, others with as many rows join it.
+
+    A chunk ends at the next checkpoint of its prompt, as the cache has the states at the ends of chunks only.
+    """
     graphs: list[list[Chunk[P]]] = []
     done = [0] * len(prompts)
     while left:
         waiting = [i for i, job in enumerate(prompts) if done[i] < job.n_pending]
         if not waiting:
             break
-        n = min(prompts[waiting[0]].n_pending - done[waiting[0]], left, limits.n_ubatch)
+        n = min(_to_checkpoint(prompts[waiting[0]], done[waiting[0]]), left, limits.n_ubatch)
         n = round_down(n, limits.per_octave)
         graph: list[Chunk[P]] = []
         for i in waiting:
-            if done[i] + n <= prompts[i].n_pending and (len(graph) + 1) * n <= min(left, limits.n_ubatch):
+            if n <= _to_checkpoint(prompts[i], done[i]) and (len(graph) + 1) * n <= min(left, limits.n_ubatch):
                 graph.append(_chunk(prompts[i], done[i], n))
                 done[i] += n
         graphs.append(graph)
         left -= len(graph) * n
     return graphs
+
+
+def _to_checkpoint(job: Pending, done: int) -> int:
+    """Return how many rows after the first ``done`` go to the next checkpoint, or to the end."""
+    return next((c for c in job.checkpoints if c > done), job.n_pending) - done

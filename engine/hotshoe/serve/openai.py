@@ -37,8 +37,8 @@ _MISSING: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 """Fields of a chat that are not supported, and the values that ask for nothing."""
-_TAKEN = frozenset({"self", "messages", "tools", "documents", "add_generation_prompt"})
-"""Names that ``chat_template_kwargs`` cannot have."""
+_TAKEN = frozenset({"self", "messages", "tools", "add_generation_prompt"})
+"""Names that ``chat_template_kwargs`` cannot have: the server gives the template these itself."""
 _MAX_CHOICES = 16
 _MAX_STOPS = 64
 _REASONS = {"context": "length", "cancelled": "stop"}
@@ -167,7 +167,7 @@ async def chat(front: Front, body: bytes) -> Any:
     options = dict(request.chat_template_kwargs or {})
     if taken := sorted(options.keys() & _TAKEN):
         raise RequestError(
-            400, f"chat_template_kwargs has {taken[0]!r}, which is not a variable of the template",
+            400, f"chat_template_kwargs has {taken[0]!r}, which it cannot change",
             param="chat_template_kwargs",
         )  # fmt: skip
     if request.reasoning_effort is not None:

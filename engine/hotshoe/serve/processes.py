@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted)
 _SECONDS_TO_END = 10.0
 _WORKER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.serve.worker import main; main()"
-"""The program of a model's process. It does not import from the current folder."""
+"""The program of a model's process. It imports from where the server does: ``-I`` adds no other folders."""
 
 
 @dataclass(frozen=True)

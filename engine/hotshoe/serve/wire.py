@@ -11,6 +11,7 @@ __all__ = [
     "Cancel",
     "CountJob",
     "Counted",
+    "Difference",
     "EmbedJob",
     "Event",
     "Failed",
@@ -126,6 +127,19 @@ class Started(msgspec.Struct, tag=True):
     """Tokens of the prompt that the cache had already."""
 
 
+class Difference(msgspec.Struct):
+    """Where a prompt and the nearest text in the cache part."""
+
+    position: int
+    """The number of the first token that differs."""
+    before: str
+    """The end of what both have in common."""
+    prompt: str
+    """What the prompt goes on with."""
+    cached: str
+    """What the cached text has there."""
+
+
 class Counted(msgspec.Struct, tag=True):
     """The tokens of a CountJob."""
 
@@ -175,6 +189,8 @@ class Finished(msgspec.Struct, tag=True):
     seed: int
     stop_text: str | None
     """The stop text that ended it; None if something else did."""
+    difference: Difference | None = None
+    """Why no more of the prompt was cached; None if no cached text begins like it, or the whole of one was used."""
 
 
 class Vectors(msgspec.Struct, tag=True):

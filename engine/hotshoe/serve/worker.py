@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from hotshoe.chat.parts import Call, Parts, Text
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
 from hotshoe.serve import wire
-from hotshoe.serve.parts import Call, Parts, Text
+from hotshoe.serve.marks import without_marks
 from hotshoe.tasks import Task
 from hotshoe_core.errors import ChatTemplateError, HotshoeError
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from hotshoe.runner.text import TextModel
 
 __all__ = ["main"]
+
+_SHOWN = 8
+"""Tokens before the first one that differs, which are shown to tell where it is."""
+
 
 _SEQUENCES = 4
 """The texts of full length for which the cache has room, if no option says otherwise."""
@@ -63,6 +68,9 @@ class Worker:
                 if isinstance(order, wire.TextJob):
                     self._streams[order.id] = None
                 threading.Thread(target=self._answer, args=(model, order), daemon=True).start()
+        for id in list(self._streams):
+            self._cancel(id)
+        model.close()  # keeps the beginnings of texts for the next time
         return 0
 
     def _ready(self, model: Any) -> wire.Ready:
@@ -138,7 +146,7 @@ class Worker:
         given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar, **job.params}
         parts = None
         if job.messages is not None:
-            text = model.chat_prompt(job.messages, job.tools, **job.template_options)
+            text = model.chat_prompt(without_marks(job.messages), job.tools, **job.template_options)
             if self._response is not None:
                 parts = Parts(ResponseReader(self._response, text, job.tools or ()))
             stream = model.stream(model.tokenizer.encode(text, add_special=False), skip_special=parts is None, **given)
@@ -171,12 +179,13 @@ class Worker:
                 self._send(wire.Piece(job.id, part.text, logprobs, part.kind))
         seconds = queued or 0.0, done.prompt_seconds, done.decode_seconds
         counts = done.n_prompt, done.n_cached, len(done.tokens)
-        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, done.seed, done.stop_text))
+        ending = done.seed, done.stop_text, _difference(model, stream)
+        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, *ending))
 
     def count(self, model: TextModel, job: wire.CountJob) -> None:
         """Send the number of tokens of a conversation."""
         _require(model, Task.TEXT)
-        text = model.chat_prompt(job.messages, job.tools, **job.template_options)
+        text = model.chat_prompt(without_marks(job.messages), job.tools, **job.template_options)
         self._send(wire.Counted(job.id, len(model.tokenizer.encode(text, add_special=False))))
 
     def embed(self, model: EmbeddingModel, job: wire.EmbedJob) -> None:
@@ -235,6 +244,18 @@ def _require(model: Any, task: Task) -> None:
 
     if (found := _task(model)) is not task:
         raise ModelError(f"the request needs {task.description}; this one is {found.description}")
+
+
+def _difference(model: TextModel, stream: Stream) -> wire.Difference | None:
+    """Where the prompt and the nearest cached text parted."""
+    (n, other), rows = stream.completion.nearest, stream.prompt
+    if not isinstance(other, int) or n >= len(rows):
+        return None
+
+    def text(*rows: Any) -> str:
+        return b"".join(model.tokenizer.piece(row) for row in rows if isinstance(row, int)).decode(errors="replace")
+
+    return wire.Difference(n, text(*rows[max(0, n - _SHOWN) : n]), text(rows[n]), text(other))
 
 
 def _logprob(model: TextModel, sampled: Any) -> wire.TokenLogprob:

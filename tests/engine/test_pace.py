@@ -1,0 +1,106 @@
+"""Steps that are bounded by time, and in what order prompts are read and admitted to the cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from hotshoe.runner.pace import Pace
+from tests.engine.test_engine import Rig, expected, next_token
+
+
+def test_only_some_jobs_overtake_one_that_does_not_fit() -> None:
+    """Otherwise a long prompt would never begin while short ones keep coming."""
+    rig = Rig(n_ctx=64)
+    first, long = rig.generation([1] * 60, n=4), rig.generation([2] * 70, n=4)
+    for generation in (first, long):
+        generation.min_free_rows = 0
+        rig.engine.add(generation)
+    n_overtaking = 0
+    for i in range(40):
+        short = rig.generation([i], n=2)
+        short.min_free_rows = 0
+        rig.engine.add(short)
+        fitting = rig.engine._attach_jobs_that_fit(None)
+        assert fitting[0] is first
+        assert long not in fitting
+        n_overtaking += short in fitting
+        rig.engine.remove(short)
+    assert 1 <= n_overtaking <= 17
+
+
+def test_a_long_prompt_leaves_room_for_short_ones() -> None:
+    rig = Rig()
+    assert [rig.generation([1] * n).min_free_rows for n in (1, 100, 5000)] == [64, 100, 1024]
+
+
+def test_more_than_63_sequences_are_computed_together() -> None:
+    rig = Rig(n_slots=200, n_ctx=2000)
+    generations = [rig.generation([i % 50, i // 50], n=3) for i in range(150)]
+    for generation in generations:
+        generation.min_free_rows = 0
+        rig.engine.add(generation)
+    assert len(rig.engine._attach_jobs_that_fit(None)) == 150
+    assert [rig.read(g) for g in generations] == [expected([i % 50, i // 50], 3) for i in range(150)]
+    forks = [rig.sequence([1, 2, 3])]
+    forks[0].append()
+    forks += [forks[0].fork() for _ in range(120)]
+    assert [int(f.append(i % 50).argmax()) for i, f in enumerate(forks)] == [
+        next_token([1, 2, 3, i % 50]) for i in range(121)
+    ]
+    assert sum(rig.forward.graphs[-121:]) == 121  # three rows are shared by all
+
+
+def test_steps_are_bounded_by_time() -> None:
+    """A prompt is read in large pieces for one caller alone, and in small ones while others wait."""
+    rig = Rig(n_batch=512, n_ubatch=512, n_ctx=4096, seconds=0.2)
+    now = [0.0]
+
+    def compute(n: int) -> None:
+        now[0] += 0.001 * n
+
+    rig.forward.gate = compute
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hotshoe.runner.engine.time.perf_counter", lambda: now[0])
+        alone = rig.generation([1] * 2000, n=1)
+        assert rig.read(alone) == expected([1] * 2000, 1)
+        assert rig.forward.graphs == [64, 512, 512, 512, 400]  # 0.8 seconds would allow more
+        del rig.forward.graphs[:]
+        talking, long = rig.generation([2], n=30), rig.generation([3] * 1500, n=1)
+        for job in (talking, long):
+            rig.engine.add(job)
+        assert rig.read(talking) == expected([2], 30)
+        assert max(rig.forward.graphs) == 193  # 0.2 seconds: three times 64 rows, and a token
+        assert rig.read(long) == expected([3] * 1500, 1)
+
+
+def test_a_short_prompt_is_read_before_long_ones_and_these_go_on() -> None:
+    rig = Rig(n_batch=64, n_ubatch=64, n_ctx=4096, seconds=0.2)
+    long = [rig.generation([i] * 1000, n=1) for i in (1, 2)]
+    for job in long:
+        rig.engine.add(job)
+    rig.engine.step()
+    short = rig.generation([3] * 40, n=1)
+    rig.engine.add(short)
+    rig.engine.step()
+    assert short.n_tokens == 1
+    for i in range(40):  # ever new ones
+        rig.engine.add(rig.generation([i] * 64, n=1))
+        rig.engine.step()
+    assert long[0].sequence.n_computed > 500
+
+
+def test_the_pace_is_learned() -> None:
+    pace = Pace(0.2, 16)
+    assert pace.max_prompt_rows(1) == pace.max_prompt_rows(5) == 64  # nothing is known yet
+    pace.learn(64, 0.64, built=True)
+    assert pace.max_prompt_rows(1) == 64  # 0.8 seconds: 80 rows
+    assert pace.max_prompt_rows(2) == 20
+    for _ in range(10):
+        pace.learn(0, 0.1, built=False)  # the texts that talk take half of the time
+    assert pace.max_prompt_rows(2) == 10
+    pace.learn(10, 5.0, built=True)  # compiling a graph says little about the next one
+    assert pace.max_prompt_rows(2) == 8
+    for _ in range(20):
+        pace.learn(64, 0.1 + 0.0064, built=False)
+    assert pace.max_prompt_rows(1) >= 512
+    assert pace.max_prompt_rows(2) % 64 == 0
