@@ -89,7 +89,12 @@ def test_the_host_waits_once(backend: Backend, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(executable, "lib", lambda: watched)
         waits: list[Scheduler] = []
         synchronize = Scheduler.synchronize
-        monkeypatch.setattr(Scheduler, "synchronize", lambda self: (waits.append(self), synchronize(self)))
+
+        def wait(self: Scheduler) -> None:
+            waits.append(self)
+            synchronize(self)
+
+        monkeypatch.setattr(Scheduler, "synchronize", wait)
         feeds: dict[Any, Any] = {x: np.arange(12).reshape(3, 4), y: np.array([2, 0])}
         for _ in range(2):
             watched.calls.clear()

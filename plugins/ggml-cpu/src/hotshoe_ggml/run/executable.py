@@ -113,7 +113,8 @@ class GgmlExecutable(Executable):
         fused: dict[Tensor, Callable[[], Any]] = {}
         absorbed: set[Tensor] = set()
         for i in set(made_by.values()):
-            nodes, others = builders[i].fuse(graph, lambda node, i=i: made_by[node] == i, self._read_operand)
+            mine = {node for node, maker in made_by.items() if maker == i}
+            nodes, others = builders[i].fuse(graph, mine.__contains__, self._read_operand)
             fused, absorbed = fused | nodes, absorbed | others
         for node in graph.nodes:
             if node not in absorbed:
