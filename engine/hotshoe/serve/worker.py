@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from hotshoe.chat.parts import Call, Parts, Text
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
+from hotshoe.runner.infill import infill_prompt
 from hotshoe.serve import wire
 from hotshoe.serve.marks import without_marks
 from hotshoe.tasks import Task
-from hotshoe_core.errors import ChatTemplateError, HotshoeError
+from hotshoe_core.errors import ChatTemplateError, HotshoeError, TokenizerError
 
 if TYPE_CHECKING:
     from hotshoe.runner.embedder import EmbeddingModel
@@ -95,6 +96,7 @@ class Worker:
             device=model.device.name,
             why=model.why,
             chats=bool(source),
+            sees=task is Task.TEXT and model.sees,
             chat_template=source,
             calls="tool_calls" in fields and "tools" in source,
             thinks="reasoning_content" in fields,
@@ -146,12 +148,15 @@ class Worker:
         given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar, **job.params}
         parts = None
         if job.messages is not None:
-            text = model.chat_prompt(without_marks(job.messages), job.tools, **job.template_options)
+            chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
             if self._response is not None:
-                parts = Parts(ResponseReader(self._response, text, job.tools or ()))
-            stream = model.stream(model.tokenizer.encode(text, add_special=False), skip_special=parts is None, **given)
+                parts = Parts(ResponseReader(self._response, chat.text, job.tools or ()))
+            stream = model.stream(chat.items, skip_special=parts is None, **given)
         else:
-            stream = model.stream(job.prompt or "", **given)
+            prompt = job.prompt or ""
+            if job.suffix is not None and isinstance(prompt, str):
+                prompt = infill_prompt(model.tokenizer, prompt, job.suffix, job.files)
+            stream = model.stream(prompt, **given)
         with stream:
             self._streams[job.id] = stream
             self._send_pieces(model, stream, job, start, parts)
@@ -182,11 +187,23 @@ class Worker:
         ending = done.seed, done.stop_text, _difference(model, stream)
         self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, *ending))
 
+    def tokenize(self, model: Any, job: wire.TokenizeJob) -> None:
+        """Send the tokens of a text."""
+        ids = model.tokenizer.encode(job.text, add_special=job.add_special, parse_special=job.parse_special)
+        self._send(wire.Tokens(job.id, ids, [model.tokenizer.piece(id) for id in ids]))
+
+    def detokenize(self, model: Any, job: wire.DetokenizeJob) -> None:
+        """Send the text of tokens. Raises TokenizerError for an id outside the vocabulary."""
+        size = model.tokenizer.vocab_size
+        if (wrong := next((id for id in job.ids if not 0 <= id < size), None)) is not None:
+            raise TokenizerError(f"token id {wrong} is outside the vocabulary of {size} tokens")
+        self._send(wire.Detokenized(job.id, model.tokenizer.decode(job.ids, skip_special=False)))
+
     def count(self, model: TextModel, job: wire.CountJob) -> None:
         """Send the number of tokens of a conversation."""
         _require(model, Task.TEXT)
-        text = model.chat_prompt(without_marks(job.messages), job.tools, **job.template_options)
-        self._send(wire.Counted(job.id, len(model.tokenizer.encode(text, add_special=False))))
+        chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
+        self._send(wire.Counted(job.id, chat.n_tokens))
 
     def embed(self, model: EmbeddingModel, job: wire.EmbedJob) -> None:
         """Send the vectors of texts."""
@@ -209,6 +226,8 @@ _METHODS: dict[type, Callable[[Worker, Any, Any], None]] = {
     wire.EmbedJob: Worker.embed,
     wire.RankJob: Worker.rank,
     wire.CountJob: Worker.count,
+    wire.TokenizeJob: Worker.tokenize,
+    wire.DetokenizeJob: Worker.detokenize,
 }
 
 
