@@ -2,11 +2,11 @@
 
     python tools/train_shapes.py work/        20 minutes on 2 idle cores; can be resumed
 
-It writes work/hf, a Hugging Face folder, and from it work/shapes-{f32,f16,q8_0}.gguf and work/mmproj-shapes-{f32,f16}.gguf
-with hotshoe's converter. It needs PyTorch, transformers, tokenizers and Pillow (``pip install --group oracles``).
+It writes work/hf, a Hugging Face folder, and from it, with hotshoe's converter, work/shapes-{f32,f16,q8_0}.gguf and
+work/mmproj-shapes-{f32,f16}.gguf. It needs PyTorch, transformers, tokenizers and Pillow (pip install --group oracles).
 
-The pictures are drawn by examples/shapes.py: one to three shapes on a plain background. Those that the model is measured
-on are drawn with seeds that training never uses.
+examples/shapes.py draws the pictures: one to three shapes on a plain background. The model is measured on others, drawn
+with seeds that training never uses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from shapes import ANSWERS, SIDE, Scene, draw, random_scene
 
-BATCH, STEPS, LEARNING_RATE, WARM_UP = 64, 3000, 3e-3, 100
+BATCH, STEPS, LEARNING_RATE, WARM_UP = 48, 2000, 2e-3, 100
 N_TEST, FIRST_TEST = 500, 10**9  # scenes that are measured, and the seed of the first
 PATCH, MERGE = 14, 2
 GRID = SIDE // PATCH
@@ -52,7 +52,7 @@ CARD = """---
 model_name: Shapes
 license: mit
 language: [en]
-description: A Qwen2-VL of less than a million parameters that says which shapes a picture shows; made for trying hotshoe out.
+description: A Qwen2-VL of 0.9 million parameters that says which shapes a picture shows; made for trying hotshoe out.
 ---
 """
 
@@ -66,10 +66,10 @@ def main() -> None:
     train(args.folder, args.steps)
 
 
-def conversation(question: str) -> str:
-    """What stands before the answer, with a marker for the picture."""
-    picture = "<|vision_start|>" + "<|image_pad|>" * ROWS + "<|vision_end|>"
-    return f"<|im_start|>user\n{picture}{question}<|im_end|>\n<|im_start|>assistant\n"
+def turn(question: str, *, picture: bool) -> str:
+    """What stands before an answer. The first question of a conversation comes with the picture."""
+    shown = "<|vision_start|>" + "<|image_pad|>" * ROWS + "<|vision_end|>" if picture else ""
+    return f"<|im_start|>user\n{shown}{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def make_tokenizer(folder: Path) -> Tokenizer:
@@ -131,20 +131,24 @@ def positions_of(n: int, start: int) -> torch.Tensor:
     return positions
 
 
-def batch_of(scenes: list[tuple[Scene, str]], tokenizer: Tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, and the targets: -100 outside answers."""
+def batch_of(asked: list[tuple[Scene, list[str]]], tokenizer: Tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Conversations about scenes, one question after the other: token ids, and the targets: -100 outside answers."""
     texts = []
-    for scene, question in scenes:
-        before = tokenizer.encode(conversation(question)).ids
-        after = tokenizer.encode(ANSWERS[question](scene) + "<|im_end|>").ids
-        texts.append((before, after))
-    n, pad = max(len(a) + len(b) for a, b in texts), tokenizer.token_to_id("<|endoftext|>")
-    ids = torch.full((len(texts), n), pad)
-    targets = torch.full((len(texts), n), -100)
-    for i, (before, after) in enumerate(texts):
-        ids[i, : len(before) + len(after)] = torch.tensor(before + after)
-        targets[i, len(before) : len(before) + len(after)] = torch.tensor(after)
-    return ids, targets
+    for scene, questions in asked:
+        ids: list[int] = []
+        targets: list[int] = []
+        for i, question in enumerate(questions):
+            before = tokenizer.encode(("\n" if i else "") + turn(question, picture=not i)).ids
+            after = tokenizer.encode(ANSWERS[question](scene) + "<|im_end|>").ids
+            ids += before + after
+            targets += [-100] * len(before) + after
+        texts.append((ids, targets))
+    n, pad = max(len(ids) for ids, _ in texts), tokenizer.token_to_id("<|endoftext|>")
+    padded = torch.full((len(texts), n), pad)
+    wanted = torch.full((len(texts), n), -100)
+    for i, (ids, targets) in enumerate(texts):
+        padded[i, : len(ids)], wanted[i, : len(ids)] = torch.tensor(ids), torch.tensor(targets)
+    return padded, wanted
 
 
 def logits_of(model: Qwen2VLForConditionalGeneration, ids: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
@@ -152,8 +156,8 @@ def logits_of(model: Qwen2VLForConditionalGeneration, ids: torch.Tensor, pixels:
     start = int((ids[0] == marker).nonzero()[0])
     return model(
         input_ids=ids, pixel_values=pixels, image_grid_thw=torch.tensor([[1, GRID, GRID]] * len(ids)),
-        mm_token_type_ids=(ids == marker).int(), position_ids=positions_of(ids.shape[1], start)[:, None].expand(-1, len(ids), -1),
-        use_cache=False,
+        mm_token_type_ids=(ids == marker).int(), use_cache=False,
+        position_ids=positions_of(ids.shape[1], start)[:, None].expand(-1, len(ids), -1),
     ).logits  # fmt: skip
 
 
@@ -172,12 +176,12 @@ def train(folder: Path, steps: int) -> None:
     questions, began = list(ANSWERS), time.perf_counter()
     for step in range(first, steps):
         draws = [random.Random(step * BATCH + i) for i in range(BATCH)]  # the same after a break
-        scenes = [(random_scene(d), d.choice(questions)) for d in draws]
+        asked = [(random_scene(d), d.sample(questions, len(questions))) for d in draws]
         rate = min(1.0, (step + 1) / WARM_UP) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * rate
-        ids, targets = batch_of(scenes, tokenizer)
-        logits = logits_of(model, ids, pixels_of([scene for scene, _ in scenes], processor))
+        ids, targets = batch_of(asked, tokenizer)
+        logits = logits_of(model, ids, pixels_of([scene for scene, _ in asked], processor))
         loss = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten(), ignore_index=-100
         )
@@ -202,9 +206,9 @@ def measure(
     """The share of answers of which every token is the most likely one, by question."""
     found = {}
     for question in ANSWERS:
-        scenes = [(random_scene(random.Random(FIRST_TEST + i)), question) for i in range(n)]
-        ids, targets = batch_of(scenes, tokenizer)
-        best = logits_of(model, ids, pixels_of([scene for scene, _ in scenes], processor))[:, :-1].argmax(-1)
+        asked = [(random_scene(random.Random(FIRST_TEST + i)), [question]) for i in range(n)]
+        ids, targets = batch_of(asked, tokenizer)
+        best = logits_of(model, ids, pixels_of([scene for scene, _ in asked], processor))[:, :-1].argmax(-1)
         right = (best == targets[:, 1:]) | (targets[:, 1:] == -100)
         found[question] = round(right.all(1).float().mean().item(), 3)
     return found

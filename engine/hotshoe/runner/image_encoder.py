@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class ImageEncoder:
         self._run = run
         self._contexts: ContextCache[_Shapes] = ContextCache(self._build, _MAX_GRAPHS)
         self._kept: OrderedDict[bytes, _Parts] = OrderedDict()
+        self._guard = threading.Lock()  # of the kept rows
         self.n_computed = 0
         """How many pictures were computed, and not found among the kept ones."""
 
@@ -133,18 +135,26 @@ class ImageEncoder:
         """Return what replaces the marker of a picture: texts and spans."""
         prepared = self.tower.prepare(read_image(source))
         digest = _digest(prepared)
-        if digest not in self._kept:
-            rows = self._run(lambda: self._compute(prepared))
-            self._kept[digest] = tuple(
-                part
-                if isinstance(part, str)
-                else EmbeddingSpan(part.array, digest + bytes([i]), part.positions, self.tower.bidirectional)
-                for i, part in enumerate(self.tower.expand(rows, prepared.notes))
-            )
-        self._kept.move_to_end(digest)
-        while len(self._kept) > 1 and self.kept_bytes > _MAX_KEPT:
-            self._kept.popitem(last=False)
-        return self._kept[digest]
+        return self._find(digest) or self._run(lambda: self._find(digest) or self._make(digest, prepared))
+
+    def _find(self, digest: bytes) -> _Parts | None:
+        with self._guard:
+            if digest in self._kept:
+                self._kept.move_to_end(digest)
+            return self._kept.get(digest)
+
+    def _make(self, digest: bytes, prepared: Prepared) -> _Parts:
+        parts = tuple(
+            part
+            if isinstance(part, str)
+            else EmbeddingSpan(part.array, digest + i.to_bytes(4, "big"), part.positions, self.tower.bidirectional)
+            for i, part in enumerate(self.tower.expand(self._compute(prepared), prepared.notes))
+        )
+        with self._guard:
+            self._kept[digest] = parts
+            while len(self._kept) > 1 and self.kept_bytes > _MAX_KEPT:
+                self._kept.popitem(last=False)
+        return parts
 
     def _compute(self, prepared: Prepared) -> np.ndarray[Any, Any]:
         inputs = prepared.inputs
