@@ -26,7 +26,7 @@ from tests.families.recorded import STRIDE, Record, digests, family_keys, ops_of
 from tests.families.rows import ROWS
 
 CONVERT = """
-import runpy, sys
+import json, runpy, sys
 source = sys.argv[1]
 sys.path[:0] = [source, f"{source}/gguf-py"]
 from conversion import base, bert
@@ -37,6 +37,11 @@ def replace(cls):
     if "set_vocab" in vars(cls) and not cls.__module__.endswith(".bert"):
         cls.set_vocab = lambda self: self._set_vocab_gpt2()
 base.TextModel.__init_subclass__ = classmethod(replace)
+load = base.ModelBase.load_hparams
+def load_all(folder, is_mistral_format):
+    # transformers 5 drops settings that published files have and the converter reads
+    return json.loads((folder / "config.json").read_text()) | load(folder, is_mistral_format)
+base.ModelBase.load_hparams = staticmethod(load_all)
 base.ModelBase.no_mtp = True  # we leave out layers that only draft tokens
 sys.argv = ["convert", sys.argv[2], "--outtype", sys.argv[3], "--outfile", sys.argv[4]]
 runpy.run_path(f"{source}/convert_hf_to_gguf.py", run_name="__main__")

@@ -1,4 +1,4 @@
-"""Families: find models, converters and tokenizers by name, in this distribution and in others.
+"""Families: find models, converters, tokenizers and towers by name, in this distribution and in others.
 
 A distribution offers them with entry points. Nothing is imported until a file needs it:
 
@@ -8,6 +8,10 @@ A distribution offers them with entry points. Nothing is imported until a file n
     MineForCausalLM = "my_package.convert:describe"
     [project.entry-points."hotshoe.tokenizers"]    # name: tokenizer.ggml.model
     mine = "my_package.tokenizer:build"
+    [project.entry-points."hotshoe.towers"]        # name: clip.projector_type of an mmproj file
+    mine = "my_package.vision:Tower"
+    [project.entry-points."hotshoe.tower_converters"]  # name: architectures[0] of a config.json
+    MineForConditionalGeneration = "my_package.convert:describe_tower"
 """
 
 from __future__ import annotations
@@ -28,12 +32,27 @@ if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe_core.gguf import Metadata
 
-__all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "author_line", "find", "find_model", "names", "place_of"]
+__all__ = [
+    "CONVERTERS",
+    "MODELS",
+    "TOKENIZERS",
+    "TOWERS",
+    "TOWER_CONVERTERS",
+    "Family",
+    "author_line",
+    "find",
+    "find_model",
+    "names",
+    "place_of",
+]
 
 MODELS = "hotshoe.models"
 CONVERTERS = "hotshoe.converters"
 TOKENIZERS = "hotshoe.tokenizers"
+TOWERS = "hotshoe.towers"
+TOWER_CONVERTERS = "hotshoe.tower_converters"
 BLOCK = "HOTSHOE_BLOCK"
+_GROUPS = (MODELS, CONVERTERS, TOKENIZERS, TOWERS, TOWER_CONVERTERS)
 
 _SLOTS = "lay-out conflict"  # Python's message names neither the classes nor the reason
 
@@ -129,7 +148,7 @@ def _scan(path: tuple[tuple[str, int], ...]) -> dict[str, list[EntryPoint]]:
 
     path: the folders of sys.path and their modification times, so that new installations are found.
     """
-    return find_entry_points((MODELS, CONVERTERS, TOKENIZERS))
+    return find_entry_points(_GROUPS)
 
 
 def _modified_ns(folder: str) -> int:
@@ -177,7 +196,7 @@ def author_line(error: BaseException) -> str | None:
 
     None if no code of such a package was running.
     """
-    entries = [entry for group in (MODELS, CONVERTERS, TOKENIZERS) for entry in _entries(group)]
+    entries = [entry for group in _GROUPS for entry in _entries(group)]
     packages = {str(e.module).partition(".")[0] for e in entries if normalise(e.distribution) != "hotshoe"}
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):

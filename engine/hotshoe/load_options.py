@@ -29,6 +29,9 @@ class LoadOptions(TypedDict, total=False):
     max_sequences: int
     n_sequences: int
     checkpoint_bytes: int
+    prefix_memory: int
+    prefix_disk: int
+    prefix_folder: str | None
     kv_dtype: str
 
     n_gpu_layers: int | Literal["auto", "all"]

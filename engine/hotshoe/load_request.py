@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.dialects import translate
@@ -16,6 +17,7 @@ from hotshoe.nn.binder import bind, check_layers, unused
 from hotshoe.placement.params import PlacementParams
 from hotshoe.runner.base import ModelParts
 from hotshoe.runner.params import RunnerParams
+from hotshoe.store import located
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe.unread_keys import check_all_read
@@ -32,8 +34,10 @@ from hotshoe_core.gguf import GGUFFile
 if TYPE_CHECKING:
     from typing import Self
 
+    from hotshoe.load_tower import FoundTower
     from hotshoe.nn import Module
     from hotshoe.runner.embedder import EmbeddingModel
+    from hotshoe.runner.image_encoder import LoadedTower
     from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
     from hotshoe.tokenizers import Tokenizer
@@ -46,7 +50,10 @@ if TYPE_CHECKING:
 __all__ = ["ONLY_TEXT", "LoadRequest", "model_class_of", "open_file"]
 
 _DEFAULT_CONTEXT = 4096
-ONLY_TEXT = ("n_ubatch", "max_sequences", "n_sequences", "max_step_seconds", "checkpoint_bytes", "kv_dtype")
+ONLY_TEXT = (
+    *("n_ubatch", "max_sequences", "n_sequences", "max_step_seconds", "checkpoint_bytes", "kv_dtype"),
+    *("prefix_memory", "prefix_disk", "prefix_folder"),
+)
 """Fields of RunnerParams that only a text model uses, which has a cache."""
 _COMMANDS = {Task.TEXT: "run", Task.EMBEDDING: "embed", Task.RERANK: "rerank"}
 
@@ -64,8 +71,11 @@ class LoadRequest:
     params: BackendParams
     runner: RunnerParams
     placement: PlacementParams
+    found_tower: FoundTower | None = None
+    """The encoder of pictures, without its weights."""
+    tower: LoadedTower | None = None
     keep_file: bool = False
-    """Whether a loaded model needs the file."""
+    """Whether a loaded model needs the files."""
 
     _pool: ThreadPoolExecutor = dataclasses.field(default_factory=lambda: ThreadPoolExecutor(1, "hotshoe-load"))
     _prepared: Future[tuple[Tokenizer, type[AnyModel]]] | None = None
@@ -78,8 +88,13 @@ class LoadRequest:
         n_ctx: int | None,
         options: OptionGroups,
         task: Task | str | None,
+        projector: Any = None,
+        known_projector: Path | None = None,
     ) -> LoadRequest:
-        """Check the arguments of ``load_model`` and read the file's header. Raises as ``load_model`` does."""
+        """Check the arguments of ``load_model`` and read the file's header. Raises as ``load_model`` does.
+
+        known_projector: the file that a store has for the model.
+        """
         expected = None if task is None else Task.parse(task)
         if device is not None and not isinstance(device, Iterable):
             raise ModelError(f"device is {described(device)}; expected a device name, or a list of names")
@@ -88,20 +103,29 @@ class LoadRequest:
         try:
             model_class = model_class_of(file)
             _check_task(file, model_class.task, expected, options.runner)
-            config = model_class.config_type().from_metadata(file.metadata)
+            config: Any = model_class.config_type().from_metadata(file.metadata)
             _require_cache_spec(model_class)
             config = dataclasses.replace(config, n_ctx=_context(file, model_class, config.n_ctx, n_ctx))
             check_layers(file, config.n_layers)
-            check_all_read(file.metadata, model_class(config))
+            model = model_class(config)
+            check_all_read(file.metadata, model)
+            found = _tower_for(projector, file, model, known_projector)
         except BaseException:
             file.close()
             raise
-        return cls(file, model_class, config, device, *options)
+        return cls(file, model_class, config, device, *options, found_tower=found)
 
     def open(self, registry: Registry) -> Backend:
         """Open a backend over the requested devices, and the CPU if it takes part."""
         with_cpu = self.device is None or bool(self.placement.asks_for_cpu)
         return registry.open(self.device, self.params, with_cpu=with_cpu)
+
+    def load_tower(self, registry: Registry) -> None:
+        """Load the encoder of pictures, before the model: what is left of the memory is for the model's layers."""
+        if self.found_tower is not None:
+            from hotshoe.load_tower import load_tower
+
+            self.tower = load_tower(self.found_tower, registry, self.device, self.params)
 
     def build(self, backend: Backend, placement: Placement, progress: Progress | None = None) -> AnyModel:
         """Load the model into an opened backend. The caller closes the backend after an error."""
@@ -111,7 +135,7 @@ class LoadRequest:
         if self.model_class.task is Task.TEXT:
             _check_cache_spec(model, self.config.n_layers)
         tokenizer, kind = prepared.result()
-        return kind(ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner))
+        return kind(ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner, self.tower))
 
     def unused(self) -> dict[str, int]:
         """The bytes of the tensors that are not loaded, because the model does not use them, by the reason."""
@@ -136,8 +160,13 @@ class LoadRequest:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()  # the tokenizer reads the file
-        if not self.keep_file:
-            self.file.close()
+        if self.keep_file:
+            return
+        self.file.close()
+        if self.tower is not None:
+            self.tower.close()
+        elif self.found_tower is not None:
+            self.found_tower.file.close()
 
 
 def model_class_of(file: GGUFFile) -> type[Module]:
@@ -146,6 +175,22 @@ def model_class_of(file: GGUFFile) -> type[Module]:
         return find_model(file.metadata)
     except UnknownArchitectureError as e:
         raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
+
+
+def _tower_for(projector: Any, file: GGUFFile, model: Module, known: Path | None) -> FoundTower | None:
+    if model.task is Task.TEXT:
+        if projector is None and known is None and not any(file.path.parent.glob("*mmproj*.gguf")):
+            return None
+        from hotshoe.load_tower import find_tower  # few models read pictures
+
+        return find_tower(projector, file, model, known)
+    if projector:
+        raise ModelError(
+            f"projector is {described(projector)}, but this option is for text models only; {file.path} is "
+            f"{model.task.description}",
+            hint="leave it out",
+        )
+    return None
 
 
 def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: RunnerParams) -> None:
@@ -213,9 +258,10 @@ def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int
 def open_file(path: str | os.PathLike[str], *, own_names: bool = False) -> GGUFFile:
     """Open a GGUF file, and give it GGUF's names if it has others, unless ``own_names``: see hotshoe.dialects.
 
-    Raises ModelFileError, also for a path of another type and for a folder.
+    path: a file, or the name of a model that ``hotshoe list`` shows. Raises ModelNotFoundError for an unknown name, and
+    ModelFileError, also for a path of another type and for a folder.
     """
-    path = file_path("the path of a model", path, ModelFileError)
+    path = file_path("the path of a model", located(path), ModelFileError)
     if path.is_dir():
         raise ModelFileError(
             "is a folder; expected a GGUF file",

@@ -14,6 +14,7 @@ import numpy  # noqa: F401
 from hotshoe.load_options import LoadOptions, group_options
 from hotshoe.load_request import LoadRequest, model_class_of, open_file
 from hotshoe.placement.params import PlacementParams
+from hotshoe.store import verified
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
 from hotshoe_core import Device, DeviceType, Placement
 from hotshoe_core.errors import InsufficientMemoryError, ModelError, PlacementError
@@ -45,6 +46,7 @@ def load_model(
     *,
     task: Literal["text", Task.TEXT],
     n_ctx: int | None = None,
+    projector: str | os.PathLike[str] | Literal[False] | None = None,
     progress: Progress | None = None,
     **options: Unpack[LoadOptions],
 ) -> TextModel: ...
@@ -55,6 +57,7 @@ def load_model(
     *,
     task: Literal["embedding", Task.EMBEDDING],
     n_ctx: int | None = None,
+    projector: str | os.PathLike[str] | Literal[False] | None = None,
     progress: Progress | None = None,
     **options: Unpack[LoadOptions],
 ) -> EmbeddingModel: ...
@@ -65,6 +68,7 @@ def load_model(
     *,
     task: Literal["rerank", Task.RERANK],
     n_ctx: int | None = None,
+    projector: str | os.PathLike[str] | Literal[False] | None = None,
     progress: Progress | None = None,
     **options: Unpack[LoadOptions],
 ) -> RerankModel: ...
@@ -75,6 +79,7 @@ def load_model(
     *,
     task: Task | str | None = None,
     n_ctx: int | None = None,
+    projector: str | os.PathLike[str] | Literal[False] | None = None,
     progress: Progress | None = None,
     **options: Unpack[LoadOptions],
 ) -> TextModel | EmbeddingModel | RerankModel: ...
@@ -84,11 +89,14 @@ def load_model(
     *,
     task: Task | str | None = None,
     n_ctx: int | None = None,
+    projector: str | os.PathLike[str] | Literal[False] | None = None,
     progress: Progress | None = None,
     **options: Unpack[LoadOptions],
 ) -> TextModel | EmbeddingModel | RerankModel:
     """Load a model from a GGUF file onto a device. Close it, or use it as a context manager.
 
+    path: a file, or a name that ``hotshoe list`` shows: "ORG/REPO:Q4_K_M", "ollama:llama3.2", "lmstudio:ORG/REPO". The
+    files of a named model are compared with their hashes before they are loaded for the first time.
     device: a name or type from ``load_all().devices`` ("cpu", "cuda:0", "gpu"), or several ("cuda:0,cpu"). A device
     that you name is used, or the call fails; it is never replaced. None: the best device, and the CPU for the layers
     that do not fit there.
@@ -96,24 +104,31 @@ def load_model(
     know the class of the model.
     n_ctx: the most tokens of a text. None: what the model was trained for, but at most 4096 for a text model, because
     its cache takes memory for each token.
+    projector: the file of the encoder of pictures, whose name usually contains "mmproj". None: the one in the folder of
+    the model that belongs to it, if there is one. False: none, so that the model reads texts only.
     progress: called with the fraction that is loaded, 0 to 1. An exception that it raises cancels loading.
     options: docs/python.md explains them in one table.
       How to compute: ``n_threads``, ``mmap``, ``repack``, ``flash_attention``, ``matmul_precision``.
       Steps and cache: ``n_batch``, ``n_ubatch``, ``max_sequences``, ``n_sequences``,
-      ``max_step_seconds``, ``checkpoint_bytes``, ``kv_dtype``.
+      ``max_step_seconds``, ``checkpoint_bytes``,
+      ``prefix_memory``, ``prefix_disk``, ``prefix_folder``, ``kv_dtype``.
       Which device holds which layers: ``n_gpu_layers``, ``tensor_split``, ``main_gpu``, ``cpu_moe``, ``kv_offload``,
       ``layer_devices``, ``fallback``. Without them, as many layers as fit are on the devices other than the CPU. If
       memory runs out, layers are moved to another device, and ``model.placement_report()`` lists the moves.
 
-    Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, OptionError for an unknown option,
+    Raises ModelNotFoundError for an unknown name, ModelFileError, UnknownArchitectureError, WeightsError,
+    TokenizerError, OptionError for an unknown option,
     ModelError for a task or an option that does not fit the file, DTypeError for an unknown ``kv_dtype``,
     DeviceNotFoundError, PlacementError, BackendError or InsufficientMemoryError. Nothing stays loaded then.
     """
     if progress is not None and not callable(progress):
         raise ModelError(f"progress is {described(progress)}; expected a function that takes one number, 0 to 1")
     groups = group_options(options, _PARAMETERS)
-    with LoadRequest.read(path, device, n_ctx, groups, task) as request:
+    stored = verified(path)
+    where, known = (path, None) if stored is None else (stored.path, stored.projector)
+    with LoadRequest.read(where, device, n_ctx, groups, task, projector, known) as request:
         registry = load_all(device=request.device)
+        request.load_tower(registry)
         backend = request.open(registry)
         if len(backend.devices) == 1 and request.placement == PlacementParams():
             model = _load_on_one_device(request, backend, progress)
@@ -134,7 +149,7 @@ def load_model(
         return model
 
 
-_PARAMETERS = ("device", "task", "n_ctx", "progress")
+_PARAMETERS = ("device", "task", "n_ctx", "projector", "progress")
 
 
 def _load_on_one_device(request: LoadRequest, backend: Backend, progress: Progress | None) -> AnyModel:
@@ -178,7 +193,7 @@ def plan_model(
         if wrong := [d for d in simulate if not isinstance(d, Device)]:
             raise PlacementError(f"simulate has {shown(wrong[0])}; expected a list of Device")
     groups = group_options(options, ("device", "n_ctx", "simulate"))
-    with LoadRequest.read(path, device, n_ctx, groups, None) as request:
+    with LoadRequest.read(path, device, n_ctx, groups, None, False) as request:
         request.params = replace(request.params, allocate=False)
 
         def open_backend() -> Backend:

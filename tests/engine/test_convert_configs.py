@@ -79,6 +79,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[HotshoeError], str]] = [
     ("glm-5", {"indexer_types": 5}, ModelFileError, "indexer_types"),
     ("glm-5", {"indexer_types": ["foo", "full"]}, ModelFileError, "indexer_types"),
     ("granitehybrid", {"layer_types": [[1]] * 4}, ModelFileError, "layer_types"),
+    ("lfm2", {"layer_types": []}, ModelFileError, r"layer_types: \[\]; expected a list of 3"),
     ("nemotron_h", {"hybrid_override_pattern": [["M"]]}, ModelFileError, "hybrid_override_pattern"),
     ("modern-bert", {"layer_types": [[1]]}, ConversionError, "layer_types"),
 ]

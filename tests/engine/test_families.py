@@ -56,7 +56,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_family_of_the_page(installed: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Converted and run by the command line, and by nobody imported; its logits are those of transformers."""
+    """The command line converts and runs it without an import; its logits are those of transformers."""
     monkeypatch.setitem(ARCHITECTURES, "OlmoForCausalLM", ("OlmoConfig", {"clip_qkv": 1.0}))
     folder, path = make_tiny("OlmoForCausalLM", tmp_path / "hf"), tmp_path / "olmo.gguf"
     done = run("hotshoe", "convert", str(folder), "-o", str(path), "--type", "f32", path=installed)

@@ -84,6 +84,8 @@ def test_heads_of_two_elements_without_alpha() -> None:
 def test_no_expert_is_used() -> None:
     with pytest.raises(ModelFileError, match="0 of 4 experts are used; expected 1 to 4"):
         read("deepseek2", LATENT | {"expert_used_count": 0})
+    with pytest.raises(ModelFileError, match="2 of 0 experts are used; expected 0 to 0"):
+        read("deepseek2", LATENT | {"expert_count": 0})
 
 
 @pytest.mark.parametrize("module", ["deepseek2", "mistral3", "granitehybrid", "gemma4"])

@@ -227,7 +227,8 @@ TAGS = {"open": "x", "content": "xml-inline"}
         ({"fields": {"a": TAGS | {"content_args": {"tag_pattern": "<a>(.*?)</a>"}}}}, "no group 'key'"),
         ({"fields": {"a": {"open": "x", "content_args": {"value_parser": "json"}}}}, "value_parser is not an object"),
         ({"fields": {"a": {"open": "x", "content_args": {"value_parser": {"name": "yaml"}}}}}, "content is 'yaml'"),
-        ({"fields": {"a": {"open": "x", "content_args": {"line_sep": 5}}}}, "line_sep is not a text"),
+        ({"fields": {"a": {"open": "x", "content_args": {"line_sep": 5}}}}, "line_sep is 5; expected a text"),
+        ({"fields": {"a": {"open": "x", "content_args": {"kv_sep": ""}}}}, "kv_sep is ''; expected a text"),
         ({"fields": {"a": {"open": "x", "content_args": {"string_delims": ["a"]}}}}, "string_delims"),
     ],
 )

@@ -36,7 +36,7 @@ class Made:
     @property
     def is_encoder(self) -> bool:
         """True if transformers' class has no output matrix."""
-        return self.row.model.endswith("Model")
+        return self.row.model.removesuffix("LMHeadModel").endswith("Model")
 
     @functools.cached_property
     def folder(self) -> Path:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tests.families import dense, encoders, gemmas, hybrids, mixtures, pictures, state_spaces, variants
+from tests.families import dense, encoders, gemmas, gpts, hybrids, mixtures, pictures, state_spaces, variants
 from tests.families.row import Row
 
 __all__ = ["ENCODERS", "OTHERS", "ROWS", "TEXT"]
 
-TEXT: dict[str, Row] = (
-    dense.ROWS | gemmas.ROWS | variants.ROWS | mixtures.ROWS | hybrids.ROWS | state_spaces.ROWS | pictures.ROWS
-)
+_GROUPS = (dense, gemmas, variants, gpts, mixtures, hybrids, state_spaces, pictures)
+TEXT: dict[str, Row] = {name: row for group in _GROUPS for name, row in group.ROWS.items()}
 ENCODERS: dict[str, Row] = encoders.ROWS
 ROWS: dict[str, Row] = TEXT | ENCODERS
 OTHERS = {"qwen": "tests/engine/test_models_like.py", "rwkv7": "tests/engine/test_rwkv7.py"}

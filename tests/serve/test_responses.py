@@ -112,6 +112,7 @@ def test_a_failure_in_a_stream(scripted: Server) -> None:
 def test_all_thoughts_of_a_turn_are_kept() -> None:
     from hotshoe.serve.responses import ResponsesRequest, _messages
 
+    assert _messages(ResponsesRequest(input=[{"type": "reasoning", "summary": [{"text": ""}]}])) == []
     items = [{"type": "reasoning", "summary": [{"text": text}]} for text in ("one", "two")]
     assert _messages(ResponsesRequest(input=items))[0]["reasoning_content"] == "one\ntwo"
 

@@ -126,6 +126,7 @@ def test_requests_at_the_edge_are_answered(scripted: Server) -> None:
         ({"tool_choice": "required"}, "tool_choice", "not supported"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "messages[0].tool_calls[0]", "name"),
         ({"chat_template_kwargs": {"unheard_of": 1}}, None, "unheard_of"),
+        ({"chat_template_kwargs": {"documents": [{}]}}, None, "documents"),
         ({"chat_template_kwargs": {"messages": [1]}}, "chat_template_kwargs", "'messages'"),
         ({"chat_template_kwargs": {"tools": [1]}}, "chat_template_kwargs", "'tools'"),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs", "'self'"),

@@ -227,7 +227,7 @@ def check_content(name: Any, args: Any) -> None:
             raise ValueError("tag_pattern has no group 'key'")
     for key, default in (("line_sep", "\n"), ("kv_sep", ":")):
         if not isinstance(given := args.get(key, default), str) or not given:
-            raise ValueError(f"{key} is not a text")
+            raise ValueError(f"{key} is {given!r:.40}; expected a text that is not empty")
     marks = args.get("string_delims", [])
     if not isinstance(marks, list) or not all(
         isinstance(pair, list) and len(pair) == 2 and all(isinstance(mark, str) and mark for mark in pair)

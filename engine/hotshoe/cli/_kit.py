@@ -160,7 +160,7 @@ def run_isolated(device: str, k: str | None, *, first: bool, limit: float) -> Re
 
 
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.cli._kit import run_child; run_child()"
-"""The program of a child. It does not import from the current folder."""
+"""The program of a child. It imports from where its parent does: ``-I`` adds no other folders."""
 _EXIT = "the end of the process"
 """Stands for a test, if a child ends badly after its last one."""
 _adding = threading.Lock()

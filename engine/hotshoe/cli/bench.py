@@ -70,6 +70,9 @@ _TEXT_OPTIONS = {
     "max_sequences": None,
     "max_step_seconds": 60.0,
     "checkpoint_bytes": None,
+    "prefix_memory": None,
+    "prefix_disk": None,
+    "prefix_folder": None,
 }
 """Options of text models, which an embedding model does not take, and their defaults."""
 
@@ -206,14 +209,15 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
                 f"--{name.replace('_', '-')} is for text models; {args.model} is an embedding model",
                 hint="leave it out",
             )
-        if getattr(args, name) is None:
+        if of_text and getattr(args, name) is None:
             setattr(args, name, default)
     if of_text and not any((*args.prompt, *args.generate)):
         raise OptionError(
             "--prompt and --generate are 0, so there is nothing to measure", hint="for example -p 512 -n 128"
         )
     options = load_options(args)
-    options["n_sequences"] = max(args.sequences)
+    if of_text:
+        options["n_sequences"] = max(args.sequences)
     n_ctx = _context(args) if of_text else None
     return hotshoe.load_model(args.model, args.device, n_ctx=n_ctx, progress=progress, **options)
 

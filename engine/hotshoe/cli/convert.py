@@ -34,6 +34,11 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         metavar="TYPE",
         help=f"the file type, which gives the element type of the large weights: {', '.join(FILE_TYPES)}; default: f16",
     )
+    parser.add_argument(
+        "--mmproj",
+        action="store_true",
+        help="convert the encoder of pictures, to mmproj-FOLDER-TYPE.gguf",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.set_defaults(run=run)
 
@@ -44,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
     from hotshoe.convert import convert
     from hotshoe_core.errors.text import format_bytes
 
-    output: Path = args.output or Path(f"{args.source.resolve().name}-{args.type.lower()}.gguf")
+    name = f"{'mmproj-' if args.mmproj else ''}{args.source.resolve().name}-{args.type.lower()}.gguf"
+    output: Path = args.output or Path(name)
     with progress.bar(f"converting to {args.type}") as update:
-        path = convert(args.source, output, args.type, progress=update, overwrite=args.overwrite)
+        path = convert(args.source, output, args.type, projector=args.mmproj, progress=update, overwrite=args.overwrite)
     print(f"{path} ({format_bytes(path.stat().st_size)})")
     return 0

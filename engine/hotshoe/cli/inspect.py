@@ -160,7 +160,7 @@ def _unused(file: GGUFFile) -> dict[str, list[str]]:
     """The tensors that loading passes over, by the reason; empty if the file cannot be loaded."""
     try:
         model_class = find_model(file.metadata)
-        config = model_class.config_type().from_metadata(file.metadata)
+        config: Any = model_class.config_type().from_metadata(file.metadata)
         check_layers(file, config.n_layers)
         return unused(model_class(config), file.tensors)
     except HotshoeError:

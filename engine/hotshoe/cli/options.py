@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,17 @@ def read_by(read: Callable[[str], T], expected: str) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(f"{text!r}; expected {expected}") from None
 
     return convert
+
+
+def _size(text: str) -> int:
+    """A number of bytes: 512, 64MiB, 4GiB."""
+    found = re.fullmatch(r"(\d{1,18})(?:([KMGT])iB)?", text)
+    if found is None:
+        raise ValueError
+    return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
+
+
+_SIZE = read_by(_size, "a size, such as 64MiB or 4GiB")
 
 
 def read_text(path: Path) -> str:
@@ -187,10 +199,17 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
     )
     group.add_argument(
         "--checkpoint-bytes",
-        type=int,
-        metavar="N",
-        help="memory for earlier states of recurrent models, from which other texts can go on; default: 64 MiB",
+        type=_SIZE,
+        metavar="SIZE",
+        help="memory for earlier states of recurrent models, from which other texts can go on; default: 64MiB",
     )
+    group.add_argument(
+        "--prefix-memory", type=_SIZE, metavar="SIZE", help="memory for beginnings that the cache has no more room for"
+    )
+    group.add_argument(
+        "--prefix-disk", type=_SIZE, metavar="SIZE", help="room on the disk for them; they outlive the process"
+    )
+    group.add_argument("--prefix-folder", metavar="FOLDER", help="where: files that hold the tokens of prompts")
     if sequences:
         group.add_argument(
             "--sequences", type=int, metavar="N", help="size of the cache, in texts of --ctx tokens; default: 1"

@@ -24,7 +24,8 @@ Converters can import from here:
 - ``Checkpoint``: the folder. ``integer``, ``number``, ``biases`` and ``require`` read config.json; ``text`` is the
   text model of one that also reads images; ``refusal`` and ``invalid`` make errors that name it.
 - ``make_layout``: makes the FileLayout. ``Rules``: what differs between the checkpoint's tensors and the model's.
-  ``Recipe``, ``plus``, ``interleave``, ``minus_exp``: how a tensor is made. ``Array``: the type of values.
+  ``Recipe``, ``plus``, ``interleave``, ``from_groups``, ``minus_exp``: how a tensor is made. ``Array``: the type of its
+  values.
 - ``ModelSizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``refuse_quantized``: for text models. ``expert_keys`` and
   ``mixture_keys``: for those with experts. ``windowed_layers`` and ``window_keys``: for those with a sliding window in
   some layers.
@@ -42,12 +43,13 @@ if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint, open_weights
     from hotshoe.convert._convert import convert, find_converter
     from hotshoe.convert._layout import FileLayout, TensorLayout
-    from hotshoe.convert._match import Array, Recipe, Rules, interleave, minus_exp, plus
+    from hotshoe.convert._match import Array, Recipe, Rules, from_groups, interleave, minus_exp, plus
     from hotshoe.convert._mixture import expert_keys, mixture_keys, window_keys, windowed_layers
     from hotshoe.convert._rope import Rope, read_rope
     from hotshoe.convert._schema import make_layout
     from hotshoe.convert._sizes import ModelSizes, read_sizes, refuse_quantized
     from hotshoe.convert._tokens import tokenizer_metadata
+    from hotshoe.convert._tower import make_tower_layout, tower_keys
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
 __all__ = [
@@ -62,8 +64,10 @@ __all__ = [
     "convert",
     "expert_keys",
     "find_converter",
+    "from_groups",
     "interleave",
     "make_layout",
+    "make_tower_layout",
     "minus_exp",
     "mixture_keys",
     "open_checkpoint",
@@ -73,6 +77,7 @@ __all__ = [
     "read_sizes",
     "refuse_quantized",
     "tokenizer_metadata",
+    "tower_keys",
     "window_keys",
     "windowed_layers",
     "wordpiece_metadata",
@@ -83,12 +88,13 @@ _MODULES = {
     "_checkpoint": ("Checkpoint", "open_checkpoint", "open_weights"),
     "_convert": ("convert", "find_converter"),
     "_layout": ("FileLayout", "TensorLayout"),
-    "_match": ("Array", "Recipe", "Rules", "interleave", "minus_exp", "plus"),
+    "_match": ("Array", "Recipe", "Rules", "from_groups", "interleave", "minus_exp", "plus"),
     "_mixture": ("expert_keys", "mixture_keys", "window_keys", "windowed_layers"),
     "_rope": ("Rope", "read_rope"),
     "_schema": ("make_layout",),
     "_sizes": ("ModelSizes", "read_sizes", "refuse_quantized"),
     "_tokens": ("tokenizer_metadata",),
+    "_tower": ("make_tower_layout", "tower_keys"),
     "_wordpiece": ("wordpiece_metadata",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

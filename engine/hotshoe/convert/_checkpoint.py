@@ -60,6 +60,25 @@ class Checkpoint:
         tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
         return replace(self, config=config, tensors=tensors)
 
+    def renamed(self, **names: str) -> Checkpoint:
+        """The checkpoint with other names for keys of config.json: ``hidden_size="n_embd"`` for n_embd."""
+        config = dict(self.config)
+        config |= {name: config.pop(old) for name, old in names.items() if old in config}
+        return replace(self, config=Settings(config))
+
+    def vision(self, *prefixes: str) -> Checkpoint:
+        """The encoder of pictures: what ``vision_config`` says, and the tensors whose names begin with a prefix.
+
+        Their names are without the first prefix that fits. Raises ModelFileError if config.json has no
+        ``vision_config``.
+        """
+        inner = self.config.get("vision_config")
+        if not isinstance(inner, dict):
+            raise self.invalid("vision_config", inner, "an object: the encoder of pictures")
+        starts = ((name, next(filter(name.startswith, prefixes), None)) for name in self.tensors)
+        tensors = {name.removeprefix(start): self.tensors[name] for name, start in starts if start is not None}
+        return replace(self, config=Settings(dict(inner)), tensors=tensors)
+
     def integer(self, key: str, default: Any = REQUIRED) -> int:
         """Read an integer of at least 1 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)
@@ -76,7 +95,8 @@ class Checkpoint:
 
     def kinds(self, key: str, n: int, known: Sequence[str], default: list[str] | None = None) -> list[str]:
         """Read the kinds of ``n`` layers. Raises ModelFileError unless config.json has a list of known ones."""
-        kinds = self.config.get(key) or default
+        kinds = self.config.get(key)
+        kinds = default if kinds is None else kinds
         if not isinstance(kinds, list) or len(kinds) != n or not all(kind in known for kind in kinds):
             raise self.invalid(key, kinds, f"a list of {n}, each {' or '.join(known)}")
         return kinds

@@ -13,12 +13,15 @@ from hotshoe_core.errors import ModelError, UnknownArchitectureError, did_you_me
 
 __all__ = ["convert", "find_converter"]
 
+_WHAT = {families.CONVERTERS: "which", families.TOWER_CONVERTERS: "whose encoder of pictures"}
+
 
 def convert(
     source: str | Path,
     destination: str | Path,
     file_type: str = "f16",
     *,
+    projector: bool = False,
     progress: Callable[[float], None] | None = None,
     overwrite: bool = False,
 ) -> Path:
@@ -27,6 +30,7 @@ def convert(
     file_type: the type of the large weights: "f32", "f16", "bf16", or a mix of ``hotshoe.quantize.FILE_TYPES`` that
     needs no importance matrix, with the same result as writing f32 and then quantizing. Vectors, norms, expert routers,
     and position and token-type embeddings stay f32, as in files of llama.cpp's converter.
+    projector: write the encoder of pictures instead, as a file of its own (mmproj).
     progress: called with a fraction from 0 to 1.
     overwrite: replace the file if it exists.
 
@@ -38,32 +42,37 @@ def convert(
     """
     target, kind = check_request(destination, file_type, overwrite)
     checkpoint = open_checkpoint(source)
-    write(_describe(checkpoint), checkpoint, target, kind, progress)
+    group = families.TOWER_CONVERTERS if projector else families.CONVERTERS
+    write(_describe(checkpoint, group), checkpoint, target, kind, progress)
     return target
 
 
-def find_converter(checkpoint: Checkpoint) -> Callable[[Checkpoint], FileLayout]:
-    """Return the converter of a checkpoint's architecture. Raises UnknownArchitectureError or ModelError."""
+def find_converter(checkpoint: Checkpoint, group: str = families.CONVERTERS) -> Callable[[Checkpoint], FileLayout]:
+    """Return the converter of a checkpoint's architecture. Raises UnknownArchitectureError or ModelError.
+
+    group: the entry point group; that of encoders of pictures is ``families.TOWER_CONVERTERS``.
+    """
     name = checkpoint.architecture or checkpoint.config.get("model_type")
-    known = families.names(families.CONVERTERS)
+    known = families.names(group)
     if not isinstance(name, str) or name not in known:
         what = f"a {name}" if isinstance(name, str) else "a model whose architecture config.json does not name"
         # names in lower case are model types, which duplicate the architectures
         architectures = [other for other in known if other[:1].isupper()]
         raise UnknownArchitectureError(
-            f"{checkpoint.folder} holds {what}, which hotshoe cannot convert; it converts: {', '.join(architectures)}",
+            f"{checkpoint.folder} holds {what}, {_WHAT[group]} hotshoe cannot convert; it converts: "
+            f"{', '.join(architectures)}",
             hint=did_you_mean(str(name), known),
         )
-    converter: Callable[[Checkpoint], FileLayout] = families.find(families.CONVERTERS, name)
+    converter: Callable[[Checkpoint], FileLayout] = families.find(group, name)
     return converter
 
 
-def _describe(checkpoint: Checkpoint) -> FileLayout:
-    layout = find_converter(checkpoint)(checkpoint)
+def _describe(checkpoint: Checkpoint, group: str) -> FileLayout:
+    layout = find_converter(checkpoint, group)(checkpoint)
     if not isinstance(layout, FileLayout):
         name = checkpoint.architecture or checkpoint.config.get("model_type")
         raise ModelError(
-            f"the converter of {name!r} (entry point of {families.CONVERTERS!r}) returned {type(layout).__name__}; "
+            f"the converter of {name!r} (entry point of {group!r}) returned {type(layout).__name__}; "
             "expected a FileLayout",
             hint="end the function with `return make_layout(…)`",
         )

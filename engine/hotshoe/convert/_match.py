@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
     from hotshoe.nn.module import Parameter
     from hotshoe_core.tensors.dtypes import DType
 
-__all__ = ["Array", "Recipe", "Rules", "interleave", "match_tensors", "minus_exp", "plus"]
+__all__ = ["Array", "Recipe", "Rules", "from_groups", "interleave", "match_tensors", "minus_exp", "plus"]
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Shape = tuple[int, ...]
 
-_BLOCK = re.compile(r"blk\.(\d+)\.")
+_BLOCK = re.compile(r"(?:v\.)?blk\.(\d+)\.")
 # buffers that old versions of transformers saved; they are not weights
-_NOT_WEIGHTS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".position_ids", ".token_type_ids")
+_NOT_WEIGHTS = (
+    *(".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias", ".attn.masked_bias"),
+    *(".position_ids", ".token_type_ids"),
+)
 # matrices that engines read as f32. A quantized router would choose other experts.
 _FULL_PRECISION = (
     *(
@@ -72,6 +76,21 @@ def interleave(n_heads: int) -> Recipe:
     return Recipe(lambda v: v.reshape(n_heads, 2, -1, *v.shape[1:]).swapaxes(1, 2).reshape(v.shape), by_rows=True)
 
 
+def from_groups(n_heads: int, n_kv_heads: int) -> Recipe:
+    """Reorder the rows of queries, keys and values in one tensor, from groups to all queries, all keys, all values.
+
+    Each of the ``n_kv_heads`` groups holds the heads of its queries, then one of keys and one of values.
+    """
+    queries = n_heads // n_kv_heads
+
+    def make(value: Array) -> Array:
+        groups = value.reshape(n_kv_heads, queries + 2, -1, *value.shape[1:])
+        parts = groups[:, :queries], groups[:, queries], groups[:, queries + 1]
+        return np.concatenate([part.reshape(-1, *value.shape[1:]) for part in parts])
+
+    return Recipe(make, by_rows=True)
+
+
 def minus_exp(value: Array) -> Array:
     """-exp of each value. Raises ConversionError if one is too large for float32."""
     logarithm = value.astype(np.float64)
@@ -88,7 +107,7 @@ class Rules:
     """
 
     required: Collection[str] = ()
-    """Optional tensors of the model that this checkpoint has. The file gets no others."""
+    """Optional tensors that this checkpoint has, as names or patterns ("attn_*.bias"). The file gets no others."""
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     """How tensors are made that differ from the checkpoint's."""
     names: Names = field(default_factory=dict)
@@ -101,20 +120,21 @@ class Rules:
     """Starts of names in the checkpoint of tensors that the model does not use."""
 
 
-def match_tensors(checkpoint: Checkpoint, model: Module, rules: Rules) -> tuple[TensorLayout, ...]:
+def match_tensors(checkpoint: Checkpoint, model: Module, rules: Rules, block: str = "blk.") -> tuple[TensorLayout, ...]:
     """Find the source of each tensor that the model declares. The order is that of the checkpoint's names.
 
+    block: what the names of layers begin with in the file, before their number.
     Raises ConversionError if tensors are missing, unknown, duplicate, or of another shape.
     """
-    matcher = _Matcher(checkpoint, model, rules)
+    matcher = _Matcher(checkpoint, model, rules, block)
     matcher.find()
     return (*(_constant(name, values) for name, values in rules.constants.items()), *matcher.layouts())
 
 
 class _Matcher:
-    def __init__(self, checkpoint: Checkpoint, model: Module, rules: Rules) -> None:
+    def __init__(self, checkpoint: Checkpoint, model: Module, rules: Rules, block: str) -> None:
         self.checkpoint, self.rules = checkpoint, rules
-        self.names = NameTable(rules.names, checkpoint.tensors)
+        self.names = NameTable(rules.names, checkpoint.tensors, block)
         unused = [name for name in model.unused_tensors() if "*" not in name]
         self.declared = {*unused, *(name for p in model.parameters() for name in p.names)}
         shapes = {target: t.shape for name, t in checkpoint.tensors.items() for target in self.names.in_file(name)[0]}
@@ -126,7 +146,7 @@ class _Matcher:
             p
             for p in model.parameters()
             if rules.constants.keys().isdisjoint(p.names)
-            and (not (p.optional or p in absent) or _in_layer(p.names[0]) in rules.required)
+            and (not (p.optional or p in absent) or self._is_required(p.names[0]))
         ]
         self.wanted: dict[str, Parameter | None] = dict.fromkeys(unused)
         for p in reversed(self.parameters):  # the first that declares a name has it
@@ -182,7 +202,7 @@ class _Matcher:
         missing = set()
         for p in self.parameters:
             accepted = [_in_layer(name) for name in p.names]
-            accepted = accepted[:1] if accepted[0] in self.rules.required else accepted
+            accepted = accepted[:1] if self._is_required(p.names[0]) else accepted
             if not any(name in self.sources for name in p.names[: len(accepted)]):
                 block = _BLOCK.match(p.names[0])
                 missing.add(names.in_checkpoint(accepted, block[1] if block else ""))
@@ -192,6 +212,9 @@ class _Matcher:
                 f"Rules(names=…): {self.checkpoint.model} has no tensor {unused[0]!r}",
                 hint="check the converter's names",
             )
+
+    def _is_required(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(_in_layer(name), pattern) for pattern in self.rules.required)
 
     def _check_rules(self) -> None:
         """Raise ConversionError for a name of the file that the model does not declare."""

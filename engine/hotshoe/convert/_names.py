@@ -208,6 +208,28 @@ NAMES: Names = {
     "layers.mlp.router.layer": "ffn_gate_inp",
     "layers.mlp.experts.mlp.w1": "ffn_up_exps",
     "layers.mlp.experts.mlp.w2": "ffn_down_exps",
+    # GPT-2, StarCoder
+    "wte": "token_embd",
+    "wpe": "position_embd",
+    "ln_f": "output_norm",
+    "layers.ln_1": "attn_norm",
+    "layers.ln_2": "ffn_norm",
+    "layers.attn.c_attn": "attn_qkv",
+    "layers.attn.c_proj": "attn_output",
+    "layers.mlp.c_fc": "ffn_up",
+    "layers.mlp.c_proj": "ffn_down",
+    # GPT-NeoX, BLOOM, Falcon
+    "embed_in": "token_embd",
+    "embed_out": "output",
+    "final_layer_norm": "output_norm",
+    "word_embeddings": "token_embd",
+    "word_embeddings_layernorm": "token_embd_norm",
+    "layers.attention.query_key_value": "attn_qkv",
+    "layers.attention.dense": "attn_output",
+    "layers.self_attention.query_key_value": "attn_qkv",
+    "layers.self_attention.dense": "attn_output",
+    "layers.mlp.dense_h_to_4h": "ffn_up",
+    "layers.mlp.dense_4h_to_h": "ffn_down",
     "2_Dense.linear": "dense_2",
     "3_Dense.linear": "dense_3",
     "classifier": "cls.output",
@@ -217,9 +239,9 @@ NAMES: Names = {
 
 
 # modules around the whole model; checkpoints of the same model have them or not
-_WRAPPERS = re.compile(r"(?:(?:model|language_model|transformer|backbone|bert|roberta|encoder)\.)*")
-_LAYER = re.compile(r"(?:layers?|h)\.(\d{1,9})\.")
-_BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?h)\.(?=\d)")
+_WRAPPERS = re.compile(r"(?:(?:model|language_model|gpt_neox|transformer|backbone|bert|roberta|encoder)\.)*")
+_LAYER = re.compile(r"(?:layers?|h|blocks)\.(\d{1,9})\.")
+_BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?(?:h|blocks))\.(?=\d)")
 _EXPERT = re.compile(r"(?:(?<=\.experts)|(?<=altup_projections)|(?<=unembed_projections))\.(\d{1,9})(?=\.)")
 _KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # gamma, beta: ported from TensorFlow
 
@@ -238,7 +260,8 @@ class _Plain(NamedTuple):
 class NameTable:
     """NAMES for one checkpoint, with rows of a family that add to it or replace its rows."""
 
-    def __init__(self, more: Names, sources: Iterable[str]) -> None:
+    def __init__(self, more: Names, sources: Iterable[str], block: str = "blk.") -> None:
+        self._block = block
         self._added = tuple(more)
         own = {without_wrappers(name) for name in more}
         rows = more | {name: row for name, row in NAMES.items() if without_wrappers(name) not in own}
@@ -254,7 +277,7 @@ class NameTable:
     def in_file(self, source: str) -> tuple[list[str], int]:
         """What a tensor of the checkpoint may be called in the file, and the number of its expert, or -1."""
         layer, name, expert = self._sources[source]
-        block = f"blk.{layer}." if layer else ""
+        block = f"{self._block}{layer}." if layer else ""
         stem, _, kind = name.rpartition(".")
         if name in self._rows:
             return [f"{block}{row}{end}" for row in self._rows[name][1] for end in ("", ".weight")], expert

@@ -95,7 +95,7 @@ def _needs_output(checkpoint: Checkpoint, model: Module, tied: bool) -> bool:
     """
     if not any(_OUTPUT in p.names for p in model.parameters()):
         return False
-    if checkpoint.architecture is not None and checkpoint.architecture.endswith("Model"):
+    if (checkpoint.architecture or "").removesuffix("LMHeadModel").endswith("Model"):
         raise ConversionError(
             f"{checkpoint.model} is a {checkpoint.architecture}, a model without an output matrix, but has no "
             "modules.json that says how embeddings are pooled",

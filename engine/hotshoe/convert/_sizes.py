@@ -34,6 +34,8 @@ class ModelSizes:
     """Tokens that the model was trained for."""
     eps: float
     """Epsilon of the norms."""
+    has_layer_norms: bool = False
+    """True if the norms are LayerNorms, otherwise they are RMS norms."""
     states_head_dim: bool = False
     """True if config.json gives head_dim; otherwise it is hidden_size / num_attention_heads."""
 
@@ -51,7 +53,7 @@ class ModelSizes:
             **({"feed_forward_length": self.ff} if self.ff else {}),
             "attention.head_count": self.n_heads,
             "attention.head_count_kv": self.n_kv_heads,
-            "attention.layer_norm_rms_epsilon": self.eps,
+            f"attention.layer_norm_{'' if self.has_layer_norms else 'rms_'}epsilon": self.eps,
         }
         if heads and (self.states_head_dim or self.q != self.dim):
             keys |= {"attention.key_length": self.head_dim, "attention.value_length": self.head_dim}
@@ -64,6 +66,7 @@ def read_sizes(
     head_dim: int | None = None,
     n_kv_heads: int | None = None,
     eps: str = "rms_norm_eps",
+    layer_norm_eps: str = "",
     default_eps: Any = REQUIRED,
     dense: bool = True,
 ) -> ModelSizes:
@@ -72,6 +75,7 @@ def read_sizes(
     head_dim, n_kv_heads: the architecture's defaults, if config.json does not give them. Without a default, head_dim is
     hidden_size / num_attention_heads, and n_kv_heads is num_attention_heads.
     eps: the key of the norms' epsilon, and ``default_eps`` the architecture's default.
+    layer_norm_eps: the key, if the norms are LayerNorms.
     dense: False if config.json may lack intermediate_size, because all layers have experts.
 
     Raises ModelFileError if a size is missing or not a number; ConversionError if sizes contradict each other, or if
@@ -91,7 +95,8 @@ def read_sizes(
         ff=checkpoint.integer("intermediate_size") if dense or "intermediate_size" in checkpoint.config else 0,
         vocab=checkpoint.integer("vocab_size"),
         context=checkpoint.integer("max_position_embeddings"),
-        eps=checkpoint.number(eps, default_eps),
+        eps=checkpoint.number(layer_norm_eps or eps, default_eps),
+        has_layer_norms=bool(layer_norm_eps),
         states_head_dim=checkpoint.config.get("head_dim") is not None,
     )
     if n_heads % sizes.n_kv_heads:

@@ -60,7 +60,7 @@ def write(
             element = elements[t.name]
             raw = gguf.GGMLQuantizationType(element.id)
             writer.add_tensor_info(t.name, t.shape, np.dtype(np.float32), element.nbytes(t.shape), raw_dtype=raw)
-        _add_general(writer, checkpoint)
+        _add_general(writer, checkpoint, layout.arch)
         for key, value in layout.metadata.items():
             _add(writer, key, value)
         blocks = next((t.blocks for t in layout.tensors if t.blocks is not None), None)
@@ -129,10 +129,10 @@ def _convert(
         return gguf.quants.quantize(values, gguf.GGMLQuantizationType(element.id))
 
 
-def _add_general(writer: gguf.GGUFWriter, checkpoint: Checkpoint) -> None:
+def _add_general(writer: gguf.GGUFWriter, checkpoint: Checkpoint, arch: str) -> None:
     """Add the ``general.*`` keys: name, authors, licence, … from the folder's README and config.json."""
     total, shared, expert, n_experts = writer.get_total_parameter_count()
-    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_type(gguf.GGUFType.MMPROJ if arch == "clip" else gguf.GGUFType.MODEL)
     # a model card is free text: an error in it must not stop the conversion
     try:
         metadata = gguf.Metadata.load(None, checkpoint.model, None, total)

@@ -34,8 +34,7 @@ def describe_cohere2(checkpoint: Checkpoint) -> FileLayout:
 def _keys(checkpoint: Checkpoint) -> tuple[ModelSizes, dict[str, Any]]:
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("attention_bias", False, False)
-    sizes, rope = read_sizes(checkpoint, eps="layer_norm_eps"), read_rope(checkpoint, theta=500_000.0)
+    sizes, rope = read_sizes(checkpoint, layer_norm_eps="layer_norm_eps"), read_rope(checkpoint, theta=500_000.0)
     keys = sizes.keys() | rope.keys()
-    keys["attention.layer_norm_epsilon"] = keys.pop("attention.layer_norm_rms_epsilon")
     keys |= {"rope.scaling.type": "none", "logit_scale": checkpoint.number("logit_scale", 0.0625)}
     return sizes, keys

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from hotshoe.convert import Array, Recipe, Rules, make_layout, read_rope
+from hotshoe.convert import Rules, from_groups, make_layout, read_rope
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -14,14 +12,6 @@ if TYPE_CHECKING:
 __all__ = ["describe"]
 
 _CONTEXT = 2048  # config.json does not say
-_NAMES: dict[str, str | tuple[str, ...]] = {
-    "layers.self_attention.query_key_value": "attn_qkv",
-    "layers.self_attention.dense": "attn_output",
-    "layers.mlp.dense_h_to_4h": "ffn_up",
-    "layers.mlp.dense_4h_to_h": "ffn_down",
-    "word_embeddings": "token_embd",
-    "ln_f": "output_norm",
-}
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
@@ -48,19 +38,14 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     if rope.theta != 10_000.0:
         keys |= rope.keys()
 
-    def grouped(w: Array) -> Array:
-        """Queries, keys and values one after another, from groups that each end with a key and a value."""
-        groups = w.reshape(n_kv, n_heads // n_kv + 2, dim // n_heads, dim)
-        return np.concatenate([part.reshape(-1, dim) for part in (groups[:, :-2], groups[:, -2], groups[:, -1])])
-
     two = any(".ln_mlp." in name for name in checkpoint.tensors)
     norms: dict[str, str | tuple[str, ...]] = (
         {"layers.ln_attn": "attn_norm_2", "layers.ln_mlp": "attn_norm"} if two else {}
     )
     biased = ["attn_norm", "output_norm", *(["attn_norm_2"] if two else [])]
     rules = Rules(
-        names=_NAMES | norms,
+        names=norms,
         required=[*(f"{name}.bias" for name in biased), *(["attn_norm_2.weight"] if two else [])],
-        recipes={"attn_qkv.weight": Recipe(grouped, by_rows=True)},
+        recipes={"attn_qkv.weight": from_groups(n_heads, n_kv)},
     )
     return make_layout(checkpoint, "falcon", keys, rules, vocab=checkpoint.integer("vocab_size"), tied=True)

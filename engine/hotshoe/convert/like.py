@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hotshoe.convert import Recipe, Rules, interleave, make_layout, read_rope, read_sizes
-from hotshoe.convert._settings import Settings
 
 if TYPE_CHECKING:
     from hotshoe.convert import Array, Checkpoint, FileLayout
@@ -24,24 +22,19 @@ def ernie4_5(checkpoint: Checkpoint) -> FileLayout:
 
 def exaone(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    own = {"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function"}
-    config = {key: checkpoint.config.get(other) for key, other in own.items()}
-    checkpoint = replace(checkpoint, config=Settings({**config, **checkpoint.config}))
+    checkpoint = checkpoint.renamed(
+        num_hidden_layers="num_layers", rms_norm_eps="layer_norm_epsilon", hidden_act="activation_function"
+    )
     checkpoint.require("hidden_act", None, "silu")
     sizes = read_sizes(checkpoint)
     rope = read_rope(checkpoint, "linear", "llama3", "yarn", theta=500_000.0)
     rules = Rules(
         constants=rope.llama3_factors(sizes.head_dim),
         names={
-            "wte": "token_embd",
-            "ln_f": "output_norm",
-            "layers.ln_1": "attn_norm",
-            "layers.ln_2": "ffn_norm",
             **{f"layers.attn.attention.{n}_proj": f"attn_{n}" for n in "qkv"},
             "layers.attn.attention.out_proj": "attn_output",
             "layers.mlp.c_fc_0": "ffn_gate",
             "layers.mlp.c_fc_1": "ffn_up",
-            "layers.mlp.c_proj": "ffn_down",
         },
     )
     keys = sizes.keys() | {"rope.dimension_count": sizes.head_dim} | rope.keys()

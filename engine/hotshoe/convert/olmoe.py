@@ -18,7 +18,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("norm_topk_prob", False, False)
     checkpoint.require("clip_qkv", None)
     checkpoint.require("rms_norm_eps", 1e-5, 1e-5)  # llama.cpp's converter always writes this one
-    sizes, rope = read_sizes(checkpoint, eps="rms_norm_eps"), read_rope(checkpoint, "linear", "yarn")
+    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_experts", used=8)
     rules = Rules(required=checkpoint.biases(attention_bias=("attn_q", "attn_k", "attn_v", "attn_output")))
     return make_layout(checkpoint, "olmoe", keys, rules, vocab=sizes.vocab)

@@ -11,17 +11,14 @@ if TYPE_CHECKING:
 
 __all__ = ["describe"]
 
-_WITH_BIAS = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down", "output_norm", "output")
-
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint.require("hidden_act", "gelu_new", "gelu_new")
     checkpoint.require("qk_layernorm", False, False)
-    sizes, rope = read_sizes(checkpoint, eps="layer_norm_eps"), read_rope(checkpoint)
+    sizes, rope = read_sizes(checkpoint, layer_norm_eps="layer_norm_eps"), read_rope(checkpoint)
     keys = sizes.keys() | {"rope.dimension_count": rope.n_rotated(sizes.head_dim, 0.5)}
-    keys["attention.layer_norm_epsilon"] = keys.pop("attention.layer_norm_rms_epsilon")
     if rope.theta != 1e4:
         keys |= rope.keys()
-    rules = Rules(required=[f"{name}.bias" for name in _WITH_BIAS])
+    rules = Rules(required=["attn_*.bias", "ffn_*.bias", "output*.bias"])
     return make_layout(checkpoint, "phi2", keys, rules, vocab=sizes.vocab)

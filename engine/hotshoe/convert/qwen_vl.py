@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import Recipe, read_rope
+from hotshoe.convert import Recipe, Rules, make_tower_layout, read_rope, tower_keys
 from hotshoe.convert.qwen2 import describe_qwen2
 from hotshoe.convert.qwen3 import describe_qwen3
 from hotshoe.convert.qwen3moe import describe_qwen3moe
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
 
-__all__ = ["describe_2", "describe_3", "describe_3_moe"]
+__all__ = ["describe_2", "describe_3", "describe_3_moe", "describe_tower_2", "describe_tower_2_5"]
 
 _ENCODERS = ("visual.", "model.visual.")
 
@@ -45,6 +46,72 @@ def describe_3_moe(checkpoint: Checkpoint) -> FileLayout:
     rope = read_rope(text, "linear", "yarn")
     keys = _keys(checkpoint) | {"rope.dimension_sections": rope.sections(24, 20, 20, interleaved=True)}
     return describe_qwen3moe(text, "qwen3vlmoe", rope, keys, _transposed(text))
+
+
+_TOWER_NAMES: Names = {
+    "patch_embed.proj.weight": ("v.patch_embd.weight", "v.patch_embd.weight.1"),
+    "layers.norm1": "ln1",
+    "layers.norm2": "ln2",
+    "layers.attn.qkv": "attn_qkv",
+    "layers.attn.proj": "attn_out",
+    "merger.ln_q": "v.post_ln",
+    "merger.mlp.0": "mm.0",
+    "merger.mlp.2": "mm.2",
+}
+_PARTS = [f"attn_{part}.{kind}" for part in "qkv" for kind in ("weight", "bias")]
+
+
+def describe_tower_2(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the encoder of Qwen2-VL. Raises as ``describe_2`` does."""
+    vision = checkpoint.vision(*_ENCODERS)
+    vision.require("hidden_act", "quick_gelu", "quick_gelu")
+    # llama.cpp's converter writes the text model's size as that of the MLP
+    keys = tower_keys(
+        checkpoint, _with_size(vision), layers="depth", dim="embed_dim", ff="hidden_size", heads="num_heads"
+    )
+    names = _TOWER_NAMES | {"layers.mlp.fc1": "ffn_up", "layers.mlp.fc2": "ffn_down"}
+    return _tower_2(checkpoint, vision, "qwen2vl_merger", keys, names)
+
+
+def describe_tower_2_5(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the encoder of Qwen2.5-VL. Raises as ``describe_2`` does."""
+    vision = checkpoint.vision(*_ENCODERS)
+    vision.require("hidden_act", "silu", "silu")
+    vision.require("window_size", 112, 112)
+    full = vision.config.get("fullatt_block_indexes")
+    period = full[0] + 1 if isinstance(full, list) and full and isinstance(full[0], int) else 0
+    if not period or full != list(range(period - 1, period * len(full), period)):
+        raise vision.refusal(f"fullatt_block_indexes is {full!r:.80}; a file can only say that one layer in n is full")
+    keys = tower_keys(checkpoint, _with_size(vision), layers="depth", heads="num_heads")
+    keys |= {"use_silu": True, "vision.n_wa_pattern": period}
+    return _tower_2(checkpoint, vision, "qwen2.5vl_merger", keys, _TOWER_NAMES)
+
+
+def _with_size(vision: Checkpoint) -> Checkpoint:
+    vision.config.setdefault("image_size", 560)  # it reads pictures of any size; llama.cpp's converter writes this one
+    return vision
+
+
+def _tower_2(checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[str, Any], names: Names) -> FileLayout:
+    vision.require("in_channels", 3, 3)
+    vision.require("temporal_patch_size", 2, 2)
+    vision.require("spatial_merge_size", 2, 2)
+    dim, patch = keys["vision.embedding_length"], keys["vision.patch_size"]
+    stored = (dim, 3, 2, patch, patch)
+    recipes = {
+        "v.patch_embd.weight": Recipe(lambda value: value[:, :, 0], stored),
+        "v.patch_embd.weight.1": Recipe(lambda value: value[:, :, 1], stored, full_precision=False),
+    }
+    biases = [f"{name}.bias" for name in ("ln1", "ln2") if kind == "qwen2vl_merger"]
+    biases += [f"{name}.bias" for name in ("attn_out", "ffn_up", "ffn_down", "mm.0", "mm.2")]
+    if kind == "qwen2vl_merger":
+        biases.append("v.post_ln.bias")
+    else:
+        biases.append("ffn_gate.bias")
+    keys["vision.attention.layer_norm_epsilon"] = checkpoint.number("rms_norm_eps", 1e-6)
+    return make_tower_layout(
+        checkpoint, vision, kind, keys, Rules(names=names, recipes=recipes, required=[*_PARTS, *biases])
+    )
 
 
 def _transposed(text: Checkpoint) -> dict[str, Recipe]:

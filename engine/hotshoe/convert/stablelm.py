@@ -18,15 +18,14 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("qk_layernorm", False, False)
-    sizes, rope = read_sizes(checkpoint, eps="layer_norm_eps"), read_rope(checkpoint)
+    sizes, rope = read_sizes(checkpoint, layer_norm_eps="layer_norm_eps"), read_rope(checkpoint)
     keys = sizes.keys()
-    keys["attention.layer_norm_epsilon"] = keys.pop("attention.layer_norm_rms_epsilon")
     keys |= {
         "use_parallel_residual": checkpoint.config.get("use_parallel_residual") is True,
         "rope.dimension_count": rope.n_rotated(sizes.head_dim, 0.25),
     }
     biases = checkpoint.biases(use_qkv_bias=("attn_q", "attn_k", "attn_v"))
-    rules = Rules(required=["attn_norm.bias", "ffn_norm.bias", "output_norm.bias", *biases])
+    rules = Rules(required=["*_norm.bias", *biases])
     if rope.theta != _BASE:
         keys |= rope.keys()
     return make_layout(checkpoint, "stablelm", keys, rules, vocab=sizes.vocab)

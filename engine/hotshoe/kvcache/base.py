@@ -7,7 +7,7 @@ cache is as it was before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -181,6 +181,19 @@ class Cache(Protocol):
 
     def shift(self, slot: int, start: int, by: int) -> None:
         """Move positions from ``start`` on by ``by``. Computes a graph. Raises GraphError if that is not possible."""
+
+    def held_bytes(self, slot: int, start: int, stop: int) -> int:
+        """Return the size of what ``save`` returns."""
+
+    def save(self, slot: int, start: int, stop: int) -> dict[str, Array]:
+        """Return what the cache holds of positions ``start`` to ``stop`` of a slot. Computes a graph."""
+
+    def restore(self, slot: int, saved: Mapping[str, Array], stop: int) -> None:
+        """Put back what ``save`` returned, for a text that goes on at ``stop``. Computes a graph.
+
+        The slot holds the positions before those that were saved, or as many of them as a token at ``stop`` attends to.
+        Raises CacheFullError.
+        """
 
     def scrub(self) -> None:
         """Overwrite what no slot holds with zeros. Computes a graph.

@@ -7,8 +7,8 @@ positions (RoPE), so moving them means rotating them: see ``shift``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -209,6 +209,58 @@ class CausalCache:
             feeds: dict[Tensor, Array] = {indices[r]: m for r, m in moved.items()}
             ctx.compute(feeds | {by_row[r]: np.full(len(m), by) for r, m in moved.items()})
 
+    def held_bytes(self, slot: int, start: int, stop: int) -> int:
+        held = {reach: len(cells.found(slot, start, stop)) for reach, cells in self.cells.items()}
+        states = sum(held[self._reach[i]] * _saved(state).nbytes for i, _, state in self._named_states())
+        return states + 4 * sum(held.values())
+
+    def save(self, slot: int, start: int, stop: int) -> dict[str, Array]:
+        found = {reach: cells.found(slot, start, stop) for reach, cells in self.cells.items()}
+        saved: dict[str, Array] = {
+            f"cells.{reach}": self.cells[reach].positions[cells] for reach, cells in found.items()
+        }
+        with self._backend.new_context() as ctx:
+            indices = {r: ctx.input(f"cells.{r}", (len(m),), DType.I32) for r, m in found.items() if len(m)}
+            rows = {
+                name: (state, state.take(indices[self._reach[i]]))
+                for i, name, state in self._named_states()
+                if self._reach[i] in indices
+            }
+            if rows:
+                ctx.forward(*(read for _, read in rows.values()))
+                ctx.compute({indices[r]: found[r] for r in indices})
+                saved |= {name: read.read().astype(_saved(state).dtype) for name, (state, read) in rows.items()}
+        return saved
+
+    def restore(self, slot: int, saved: Mapping[str, Array], stop: int) -> None:
+        wanted = {}
+        for reach in self.cells:
+            positions = saved[f"cells.{reach}"]
+            wanted[reach] = (positions < stop) & (positions >= reach.first_seen(stop))
+        try:
+            taken = {r: c.restore(slot, saved[f"cells.{r}"][wanted[r]]) for r, c in self.cells.items()}
+            with self._backend.new_context() as ctx:
+                feeds: dict[Tensor, Array] = {}
+                indices = {r: ctx.input(f"cells.{r}", (len(m),), DType.I32) for r, m in taken.items() if len(m)}
+                for i, name, state in self._named_states():
+                    reach = self._reach[i]
+                    if reach in indices:
+                        rows = ctx.input(name, (len(taken[reach]), state.shape[1]))
+                        ctx.update(state, state.set_rows(indices[reach], rows))
+                        feeds[rows] = saved[name][wanted[reach]].astype(np.float32)
+                if feeds:
+                    ctx.compute(feeds | {indices[r]: taken[r] for r in indices})
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+    def _named_states(self) -> Iterator[tuple[Part, str, Tensor]]:
+        for i, pair in self._states.items():
+            for name, state in zip("kv", pair, strict=True):
+                if state is not None:
+                    yield i, f"{i}.{name}", state
+
     def scrub(self) -> None:
         for reach, cells in self.cells.items():
             pairs = [pair for i, pair in self._states.items() if self._reach[i] == reach]
@@ -218,6 +270,20 @@ class CausalCache:
     def close(self) -> None:
         self._backend.release(self._made)
         self._made = []
+
+
+class _Saved(NamedTuple):
+    """How rows of a state are saved."""
+
+    dtype: type[np.floating[Any]]
+    nbytes: int
+    """Of one row."""
+
+
+def _saved(state: Tensor) -> _Saved:
+    """Return F16 for F16, F32 for other types: both keep every bit."""
+    dtype = np.float16 if state.dtype == DType.F16 else np.float32
+    return _Saved(dtype, state.shape[1] * np.dtype(dtype).itemsize)
 
 
 def _spans_of(allocations: Sequence[Allocation], positions: Array) -> tuple[Array, Array] | None:

@@ -300,6 +300,17 @@ class Cells:
             return n
         return self.reach.first_seen(n) if self.reach.chunk else 0
 
+    def found(self, slot: int, start: int, stop: int) -> Array:
+        """Return the cells of a slot's tokens at positions ``start`` to ``stop``, in order of position."""
+        cells = np.flatnonzero(self.held_by(slot) & (self.positions >= start) & (self.positions < stop))
+        ordered: Array = cells[np.argsort(self.positions[cells])]
+        return ordered
+
+    def restore(self, slot: int, positions: Array) -> Array:
+        """Take cells for tokens of a slot that are written again; ``commit`` follows. Raises CacheFullError."""
+        self._rows.pop(slot, None)
+        return self.allocate(positions, np.full(len(positions), slot), len(positions))
+
     def _holds(self, slot: int, position: int) -> bool:
         first = self.reach.first_seen(position)
         held = self.positions[self.held_by(slot)]

@@ -6,7 +6,7 @@ Forks of a sequence share its block. For encoder-decoders; no model of this repo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,6 +147,14 @@ class CrossCache:
         return frozenset()  # graphs of the text only read it, so sharing needs no care
 
     def shift(self, slot: int, start: int, by: int) -> None: ...
+
+    def held_bytes(self, slot: int, start: int, stop: int) -> int:
+        return 0
+
+    def save(self, slot: int, start: int, stop: int) -> dict[str, Array]:
+        return {}
+
+    def restore(self, slot: int, saved: Mapping[str, Array], stop: int) -> None: ...
 
     def scrub(self) -> None:
         held = np.isin(np.arange(self.n_blocks), list(self._block.values()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,6 +94,19 @@ class HybridCache:
             raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
         for cache in self.caches:
             cache.shift(slot, start, by)
+
+    def held_bytes(self, slot: int, start: int, stop: int) -> int:
+        return sum(cache.held_bytes(slot, start, stop) for cache in self.caches)
+
+    def save(self, slot: int, start: int, stop: int) -> dict[str, Array]:
+        saved: dict[str, Array] = {}
+        for cache in self.caches:
+            saved |= cache.save(slot, start, stop)
+        return saved
+
+    def restore(self, slot: int, saved: Mapping[str, Array], stop: int) -> None:
+        for cache in self.caches:
+            cache.restore(slot, saved, stop)
 
     def scrub(self) -> None:
         for cache in self.caches:

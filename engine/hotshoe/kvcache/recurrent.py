@@ -6,7 +6,7 @@ A graph reads and writes rows at indices that are inputs; kvcache/recurrent_rows
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,6 +126,45 @@ class RecurrentCache:
 
     def shift(self, slot: int, start: int, by: int) -> None:
         raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
+
+    def held_bytes(self, slot: int, start: int, stop: int) -> int:
+        elements = sum(s.n_elements for s in self._layers.values())
+        return 4 * elements * len(self.rows.found(slot, start, stop))
+
+    def save(self, slot: int, start: int, stop: int) -> dict[str, Array]:
+        """Return the states after ``start + 1`` to ``stop`` tokens, as far as they are kept."""
+        found = self.rows.found(slot, start, stop)
+        saved: dict[str, Array] = {"states": np.array([position for _, position in found], np.int32)}
+        if found:
+            with self._backend.new_context() as ctx:
+                rows = ctx.input("rows", (len(found),), DType.I32)
+                reads = {name: state.take(rows) for name, state in self._named_states()}
+                ctx.forward(*reads.values())
+                ctx.compute({rows: np.array([number for number, _ in found], np.int32)})
+                saved |= {name: read.read() for name, read in reads.items()}
+        return saved
+
+    def restore(self, slot: int, saved: Mapping[str, Array], stop: int) -> None:
+        """Put back the last state that contains at most ``stop`` tokens."""
+        usable = np.flatnonzero(saved["states"] <= stop)
+        number = self.rows.take() if len(usable) else None
+        if number is None:
+            return
+        last = int(usable[-1])
+        with self._backend.new_context() as ctx:
+            row = ctx.input("row", (1,), DType.I32)
+            feeds: dict[Tensor, Array] = {row: np.array([number], np.int32)}
+            for name, state in self._named_states():
+                value = ctx.input(name, (1, state.shape[1]))
+                ctx.update(state, state.set_rows(row, value))
+                feeds[value] = saved[name][last : last + 1]
+            ctx.compute(feeds)
+        self.rows.put(number, slot, int(saved["states"][last]))
+
+    def _named_states(self) -> Iterator[tuple[str, Tensor]]:
+        for i, states in self._states.items():
+            for name, state in states.items():
+                yield f"{i}.{name}", state
 
     def scrub(self) -> None: ...  # a graph reads the states of its own sequences only
 

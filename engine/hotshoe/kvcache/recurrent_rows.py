@@ -97,6 +97,24 @@ class Rows:
         found = {s for row in self._rows_of(slot) if row.position > start for s in row.members}
         return frozenset(found - {slot})
 
+    def found(self, slot: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return number and position of the slot's rows with more than ``start`` and at most ``stop`` tokens."""
+        rows = [row for row in self._rows_of(slot) if start < row.position <= stop]
+        return [(row.number, row.position) for row in sorted(rows, key=lambda row: row.position)]
+
+    def take(self) -> int | None:
+        """Return the number of a row that no slot needs now, and empty it; None if all are needed."""
+        row = self._spare()
+        if row is None:
+            return None
+        row.members = set()
+        return row.number
+
+    def put(self, number: int, slot: int, position: int) -> None:
+        """Note that the row ``number`` holds a state of a slot."""
+        row = next(row for row in self._rows if row.number == number)
+        row.position, row.members, row.written = position, {slot}, next(self._clock)
+
     def _rows_of(self, slot: int) -> list[_Row]:
         return [row for row in self._rows if slot in row.members]
 
@@ -127,6 +145,10 @@ class Rows:
         """
         if allocation.n == 1 and old.members == {allocation.slot} and not on_grid(old.position):
             return old
+        return self._spare() or old  # without a spare row, no other slot is at it: fits made sure of that
+
+    def _spare(self) -> _Row | None:
+        """Return a free row, or a checkpoint that may go."""
         taken = {write.row.number for write in self._writing}
         free = next((r for r in self._rows if not r.members and r.number not in taken), None)
         if free is not None:
@@ -134,7 +156,5 @@ class Rows:
         moved_on = {write.slot for write in self._writing}
         current = {self._current(s) for row in self._rows for s in row.members if s not in moved_on}
         checkpoints = [r for r in self._rows if r.members and r not in current]
-        if checkpoints:
-            now = next(self._clock)
-            return min(checkpoints, key=lambda r: self._gap(r) / (now - r.written))
-        return old  # no other slot is at it: fits made sure of that
+        now = next(self._clock)
+        return min(checkpoints, key=lambda r: self._gap(r) / (now - r.written), default=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, LayerNorm, LayerNormByHead, LayerNormConfig, key, layers, rope_key, submodule
+from hotshoe.nn import GatedMLP, LayerNormByHead, LayerNormConfig, key, layers, rope_key, submodule
 from hotshoe_core.ops import RoPE
 
 
@@ -30,14 +30,11 @@ class Attention(nn.Attention):
 
 class ParallelBlock(nn.TransformerBlock):
     parallel = True
-    attention_norm: LayerNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
     mlp_norm = None
     mlp: GatedMLP = submodule()
 
 
 class ScaledDecoder(nn.Decoder):
-    norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
-
     @property
     def logit_scale(self) -> float:
         return self.config.logit_scale or 1.0

@@ -12,7 +12,6 @@ from hotshoe_core import Tensor
 
 
 class Block(nn.TransformerBlock):
-    attention_norm: LayerNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
     before_attention: LayerNorm | None = submodule("attn_norm_2", optional=True, shape=lambda c, i: (c.dim,))
     """In the 40B and 180B, attention has a norm of its own."""
     attention: nn.Attention = submodule()
@@ -28,7 +27,6 @@ class Block(nn.TransformerBlock):
 class Model(nn.Decoder):
     config: LayerNormConfig
     blocks: list[Block] = layers("blk")
-    norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
 
 
 family = Family(Model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import LayerNorm, LayerNormConfig, Linear, layers, submodule
+from hotshoe.nn import LayerNormConfig, Linear, layers, submodule
 
 
 class MLP(nn.MLP):
@@ -13,7 +13,6 @@ class MLP(nn.MLP):
 
 class Block(nn.TransformerBlock):
     parallel = True
-    attention_norm: LayerNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
     attention: nn.Attention = submodule()
     mlp_norm = None
     mlp: MLP = submodule()
@@ -22,7 +21,6 @@ class Block(nn.TransformerBlock):
 class Model(nn.Decoder):
     config: LayerNormConfig
     blocks: list[Block] = layers("blk")
-    norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
     output: Linear = submodule("output", shape=lambda c, i: (None, c.dim))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, LayerNorm, LayerNormConfig, key, layers, submodule
+from hotshoe.nn import GatedMLP, LayerNormConfig, key, layers, submodule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +15,7 @@ class Config(LayerNormConfig):
 
 
 class Block(nn.TransformerBlock):
-    attention_norm: LayerNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
     attention: nn.Attention = submodule()
-    mlp_norm: LayerNorm | None = submodule("ffn_norm", shape=lambda c, i: (c.dim,))
     mlp: GatedMLP = submodule()
 
 
@@ -29,7 +27,6 @@ class ParallelBlock(Block):
 class Model(nn.Decoder):
     config: Config
     blocks: list[Block | ParallelBlock] = layers("blk", choose=lambda c, i: ParallelBlock if c.parallel else Block)
-    norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
 
 
 family = Family(Model)

@@ -3,7 +3,14 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from hotshoe.nn.attention import Attention, NormedAttention, ReadingAttention, WideNormedAttention
+from hotshoe.nn.attention import (
+    AlibiAttention,
+    Attention,
+    NormedAttention,
+    ReadingAttention,
+    UnrotatedAttention,
+    WideNormedAttention,
+)
 from hotshoe.nn.basic import (
     Conv2D,
     Conv3D,
@@ -50,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MLP",
+    "AlibiAttention",
     "Attention",
     "Backbone",
     "Block",
@@ -84,6 +92,7 @@ __all__ = [
     "TextConfig",
     "TransformerBlock",
     "TransformerConfig",
+    "UnrotatedAttention",
     "UnweightedRMSNorm",
     "WideNormedAttention",
     "WideRMSNorm",

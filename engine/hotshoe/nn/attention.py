@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from hotshoe.kvcache import AttentionSpec, AttentionView
 from hotshoe.nn.basic import Linear, RMSNorm, UnweightedRMSNorm, WideRMSNorm
 from hotshoe.nn.module import Module, submodule
+from hotshoe.nn.positions import alibi_slopes
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.ops import RoPE
 
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
     from hotshoe.nn.positions import Temperature
 
-__all__ = ["Attention", "NormedAttention", "ReadingAttention", "WideNormedAttention"]
+__all__ = [
+    "AlibiAttention",
+    "Attention",
+    "NormedAttention",
+    "ReadingAttention",
+    "UnrotatedAttention",
+    "WideNormedAttention",
+]
 
 
 class Attention(Module):
@@ -199,6 +207,25 @@ class WideNormedAttention(Attention):
 
     q_norm: WideRMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.n_heads[i] * c.head_dims[i],))
     k_norm: WideRMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dims[i],))
+
+
+class UnrotatedAttention(Attention):
+    """Attention without RoPE: positions are learned vectors, or the model has none."""
+
+    rope = None
+
+
+class AlibiAttention(UnrotatedAttention):
+    """Attention whose scores fall with the distance (ALiBi, Press et al. 2021, arXiv:2108.12409)."""
+
+    @property
+    def max_bias(self) -> float:
+        """How steep the slopes of the heads are: see ``alibi_slopes``."""
+        return 8.0
+
+    @property
+    def slopes(self) -> Tensor | None:  # type: ignore[override]
+        return alibi_slopes(self.n_heads, self.max_bias) if self.max_bias else None
 
 
 class ReadingAttention(Attention):

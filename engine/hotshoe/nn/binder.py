@@ -24,15 +24,15 @@ __all__ = ["absent_optional", "bind", "check_layers", "unused"]
 
 _MAX_NAMES = 8  # names listed in a message
 _MAX_NAME = 80  # characters of a name
-_BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 
-def check_layers(file: GGUFFile, n_layers: int) -> None:
+def check_layers(file: GGUFFile, n_layers: int, prefix: str = "blk.") -> None:
     """Raise ModelFileError if the file has tensors of fewer than ``n_layers`` layers.
 
     Called before the modules are made, because their number follows from the file's metadata.
     """
-    last = max((int(found[1]) for name in file.tensors if (found := _BLOCK.match(name))), default=-1)
+    number = re.compile(rf"{re.escape(prefix)}(\d{{1,9}})\.")
+    last = max((int(found[1]) for name in file.tensors if (found := number.match(name))), default=-1)
     if n_layers > last + 1 and last >= 0:
         raise file.metadata.arch.error(
             "block_count",

@@ -18,7 +18,17 @@ from hotshoe_core.ops import RoPE
 if typing.TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Config", "LayerNormConfig", "TextConfig", "TransformerConfig", "derived", "key", "pattern_key", "rope_key"]
+__all__ = [
+    "Config",
+    "FileConfig",
+    "LayerNormConfig",
+    "TextConfig",
+    "TransformerConfig",
+    "derived",
+    "key",
+    "pattern_key",
+    "rope_key",
+]
 
 _REQUIRED: Any = object()
 _GET = "hotshoe.get"
@@ -143,29 +153,8 @@ def _n_vocab(metadata: Metadata, _: SimpleNamespace, __: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Base class of model configs: the sizes that every model needs.
-
-        @dataclass(frozen=True, slots=True, kw_only=True)
-        class Config(TextConfig):
-            softcap: float = key("final_logit_softcapping", default=0.0)
-
-    Declare fields with ``key``, ``derived``, ``rope_key`` or ``pattern_key``. A subclass may declare an inherited field
-    again, if the architecture has another key or default. Make properties of values that follow from other fields.
-    """
-
-    n_nextn: int = key("nextn_predict_layers", default=0)
-    """Layers at the end of the file that only draft tokens (NextN, multi-token prediction). Not run."""
-    n_layers: int = derived(_n_layers)
-    """Layers of the model: ``block_count`` without drafting layers."""
-    dim: int = key("embedding_length", minimum=1)
-    """Elements of a hidden state."""
-    n_ctx: int = key("context_length", minimum=1, maximum=(1 << 31) - 1)  # positions are int32
-    """The longest context that the model was trained for, in tokens."""
-    mlp_dim: tuple[int, ...] = key("feed_forward_length", per_layer=True, default=0)
-    """Hidden elements of the MLP of each layer; 0 if the file does not say."""
-    n_vocab: int = derived(_n_vocab)
-    """Tokens of the file's vocabulary, without unused ones at its end: the fewest rows that the embedding may have."""
+class FileConfig:
+    """Base class of what is read from a file's metadata. Fields are declared with ``key`` or ``derived``."""
 
     @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:
@@ -191,6 +180,32 @@ class Config:
                 )
             setattr(found, name, declared.metadata[_GET](metadata, found, types[name]))
         return cls(**vars(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(FileConfig):
+    """Base class of model configs: the sizes that every model needs.
+
+        @dataclass(frozen=True, slots=True, kw_only=True)
+        class Config(TextConfig):
+            softcap: float = key("final_logit_softcapping", default=0.0)
+
+    Declare fields with ``key``, ``derived``, ``rope_key`` or ``pattern_key``. A subclass may declare an inherited field
+    again, if the architecture has another key or default. Make properties of values that follow from other fields.
+    """
+
+    n_nextn: int = key("nextn_predict_layers", default=0)
+    """Layers at the end of the file that only draft tokens (NextN, multi-token prediction). Not run."""
+    n_layers: int = derived(_n_layers)
+    """Layers of the model: ``block_count`` without drafting layers."""
+    dim: int = key("embedding_length", minimum=1)
+    """Elements of a hidden state."""
+    n_ctx: int = key("context_length", minimum=1, maximum=(1 << 31) - 1)  # positions are int32
+    """The longest context that the model was trained for, in tokens."""
+    mlp_dim: tuple[int, ...] = key("feed_forward_length", per_layer=True, default=0)
+    """Hidden elements of the MLP of each layer; 0 if the file does not say."""
+    n_vocab: int = derived(_n_vocab)
+    """Tokens of the file's vocabulary, without unused ones at its end: the fewest rows that the embedding may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +258,6 @@ class TextConfig(TransformerConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNormConfig(TextConfig):
-    """A TextConfig of models whose norms are LayerNorms."""
+    """A TextConfig of models whose norms are LayerNorms: their blocks and decoders have these by default."""
 
     norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)

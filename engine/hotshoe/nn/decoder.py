@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from hotshoe.kvcache import LayerSpec
-from hotshoe.nn.basic import Embedding, Linear, Norm, RMSNorm
+from hotshoe.kvcache import AttentionSpec, LayerSpec
+from hotshoe.nn.basic import Embedding, LayerNorm, Linear, Norm, RMSNorm
+from hotshoe.nn.config import LayerNormConfig
 from hotshoe.nn.module import Module, layers, submodule
 from hotshoe_core import Tensor, scope
 
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
     from hotshoe.nn.positions import LearnedPositions
 
 __all__ = ["Backbone", "Block", "Decoder", "SandwichBlock", "TransformerBlock"]
+
+
+def _norm_class(config: Any, layer: int) -> type[Norm]:
+    """The norms of a model, unless it declares others."""
+    return LayerNorm if isinstance(config, LayerNormConfig) else RMSNorm
 
 
 class Block(Module):
@@ -52,17 +59,18 @@ class TransformerBlock(Block):
             attention: Attention = submodule()
             mlp: GatedMLP = submodule()
 
-    A subclass declares ``attention`` and ``mlp`` with its own classes. It may declare other norms, or set norms to
-    None. A layer may lack a half: ``submodule(choose=…)`` returns None for it.
+    A subclass declares ``attention`` and ``mlp`` with its own classes. Norms are RMS norms, or LayerNorms if the
+    config is a LayerNormConfig; a subclass may declare others, or set norms to None. A layer may lack a half:
+    ``submodule(choose=…)`` returns None for it.
     """
 
     parallel: ClassVar[bool] = False
     """True if both halves read the input of the block. They share ``attention_norm`` if ``mlp_norm`` is None."""
-    attention_norm: Norm | None = submodule("attn_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+    attention_norm: Norm | None = submodule("attn_norm", choose=_norm_class, shape=lambda c, i: (c.dim,))
     attention: Mixer | None
     post_attention_norm: Norm | None = None
     """A norm of attention's result, before it is added."""
-    mlp_norm: Norm | None = submodule("ffn_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+    mlp_norm: Norm | None = submodule("ffn_norm", choose=_norm_class, shape=lambda c, i: (c.dim,))
     mlp: FeedForward | None
     post_mlp_norm: Norm | None = None
     """A norm of the MLP's result, before it is added."""
@@ -94,10 +102,8 @@ class TransformerBlock(Block):
 class SandwichBlock(TransformerBlock):
     """A TransformerBlock with a norm before and after each half, after Ding et al. 2021, arXiv:2105.13290."""
 
-    post_attention_norm: Norm | None = submodule(
-        "post_attention_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,)
-    )
-    post_mlp_norm: Norm | None = submodule("post_ffw_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+    post_attention_norm: Norm | None = submodule("post_attention_norm", choose=_norm_class, shape=lambda c, i: (c.dim,))
+    post_mlp_norm: Norm | None = submodule("post_ffw_norm", choose=_norm_class, shape=lambda c, i: (c.dim,))
 
 
 def _through(norm: Norm | None, x: Tensor) -> Tensor:
@@ -118,7 +124,7 @@ class Backbone(Module):
     embedding_norm: Norm | None = None
     """A norm of the embeddings."""
     blocks: Sequence[Block] = layers("blk")
-    norm: Norm | None = submodule("output_norm", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+    norm: Norm | None = submodule("output_norm", choose=_norm_class, shape=lambda c, i: (c.dim,))
 
     @property
     def embedding_scale(self) -> float:
@@ -127,7 +133,11 @@ class Backbone(Module):
 
     def cache_spec(self) -> tuple[LayerSpec, ...]:
         """What the cache stores: one entry for each layer."""
-        return tuple(block.cache_spec() for block in self.blocks)
+        specs = tuple(block.cache_spec() for block in self.blocks)
+        if self.positions is None:
+            return specs
+        # a learned position is part of the keys and values
+        return tuple(replace(s, shiftable=False) if isinstance(s, AttentionSpec) else s for s in specs)
 
     def __call__(self, batch: Batch, views: list[Any]) -> Tensor:
         """Hidden states after the last norm, (..., dim), of the rows ``batch.outputs``; of all rows if that is None."""

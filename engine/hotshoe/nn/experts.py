@@ -82,8 +82,10 @@ class ExpertConfig(TextConfig):
             ("experts", self.n_experts_used, self.n_experts),
             ("groups of experts", self.n_expert_groups_used, self.n_expert_groups),
         ):
-            if not min(1, total) <= n <= total:
-                raise ModelFileError(f"the metadata says that {n} of {total} {what} are used; expected 1 to {total}")
+            if not (least := min(1, total)) <= n <= total:
+                raise ModelFileError(
+                    f"the metadata says that {n} of {total} {what} are used; expected {least} to {total}"
+                )
         if self.n_experts % self.n_expert_groups:
             raise ModelFileError(f"{self.n_experts} experts do not divide into {self.n_expert_groups} equal groups")
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotshoe.nn._declarations import Declaration, check_class, config_type, declarations, definition_error
-from hotshoe.nn.config import Config
+from hotshoe.nn.config import FileConfig
 from hotshoe.tasks import Task
 from hotshoe_core import scope
 
@@ -144,12 +144,12 @@ class Module:
             cls.__call__ = _in_scope(cls.__dict__["__call__"])  # type: ignore[method-assign]
 
     @classmethod
-    def config_type(cls) -> type[Config]:
+    def config_type(cls) -> type[FileConfig]:
         """The Config class of a model: the one that ``config`` is annotated with.
 
-        Raises ModelDefinitionError if ``config`` has no annotation, or is not a subclass of ``hotshoe.nn.Config``.
+        Raises ModelDefinitionError if ``config`` has no annotation, or is not a subclass of ``hotshoe.nn.FileConfig``.
         """
-        found: type[Config] = config_type(cls, Config)
+        found: type[FileConfig] = config_type(cls, FileConfig)
         return found
 
     def __init__(self, config: Any, prefixes: tuple[str, ...] = ("",), name: str = "", layer: int = -1) -> None:
@@ -222,6 +222,12 @@ class Module:
         for p in self._parameters:
             if p.attribute == "bias":  # one element for each row of the weight, or of each expert's
                 p.shape = shape[:2] if p.use == "add_experts" else shape[:1]
+
+    @property
+    def span_width(self) -> int:
+        """Elements of a row of an EmbeddingSpan: ``config.dim``, or more if layers read more of an encoder."""
+        width: int = self.config.dim
+        return width
 
     def unused_keys(self) -> dict[str, str]:
         """The keys ``<architecture>.<name>`` of the file that change nothing in this model, by name, and why.

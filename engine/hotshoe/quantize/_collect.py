@@ -103,7 +103,8 @@ def _read(model: TextModel | EmbeddingModel | RerankModel, chunk: list[int]) -> 
             model.states_of(chunk)
         return
     model.engine.forget()  # otherwise chunks with the same beginning would share computed rows
-    with model.sequence() as sequence, suppress(_RunCancelled):
+    # without pace: a chunk is one graph
+    with model.sequence() as sequence, model.engine.without_pace(), suppress(_RunCancelled):
         sequence.append(*chunk)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
     from hotshoe.placement import PlacementReport
     from hotshoe.runner.contexts import Built
+    from hotshoe.runner.image_encoder import LoadedTower
     from hotshoe.runner.params import RunnerParams
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
@@ -34,6 +35,10 @@ class TextModule(Protocol):
     """The interface of a text model: see docs/models.md."""
 
     config: Any
+
+    @property
+    def span_width(self) -> int:
+        """Elements of a row of an EmbeddingSpan."""
 
     def cache_spec(self) -> Sequence[LayerSpec]:
         """Return what each layer keeps between steps."""
@@ -54,6 +59,8 @@ class ModelParts:
     file: GGUFFile
     n_ctx: int
     params: RunnerParams
+    tower: LoadedTower | None = None
+    """The encoder of pictures of a text model."""
 
 
 class LoadedModel:

@@ -14,6 +14,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -111,6 +112,7 @@ class Engine:
         self._slots = slots
         self._limits = limits
         self._pace = pace
+        self._is_paced = True
         # a C lock and `with`: Ctrl-C cannot come between taking the lock and entering the block
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -131,6 +133,15 @@ class Engine:
         """The jobs that take part in the steps."""
         with self.lock:
             return tuple(self._jobs)
+
+    @contextmanager
+    def without_pace(self) -> Iterator[None]:
+        """Let ``n_batch`` alone bound the steps, however long they take."""
+        self._is_paced = False
+        try:
+            yield
+        finally:
+            self._is_paced = True
 
     # Jobs
 
@@ -236,6 +247,12 @@ class Engine:
         if not self._backend.is_forked_copy:
             with self.lock:
                 self._slots.detach(sequence)
+
+    def save(self) -> None:
+        """Give what the cache holds to the store, if there is one. Called in the turn, under the lock."""
+        if self._slots.store is not None:
+            self._slots.rollback()
+            self._slots.save()
 
     def forget(self) -> None:
         """Remove from the cache all rows that no sequence owns."""
@@ -344,7 +361,8 @@ class Engine:
             self._n_steps += 1
             jobs = self._attach_jobs_that_fit(urgent)
             n_active = sum(job.active for job in self._jobs)
-            return events, schedule(jobs, self._limits, self._n_steps, self._pace.max_prompt_rows(n_active))
+            max_prompt_rows = self._pace.max_prompt_rows(n_active) if self._is_paced else None
+            return events, schedule(jobs, self._limits, self._n_steps, max_prompt_rows)
 
     def _drop_removable(self) -> None:
         for job in list(self._jobs):

@@ -131,7 +131,7 @@ class TextForward:
         return f"use a larger n_ctx, or shorten the {what}"
 
     def _check_span(self, span: Any) -> None:
-        dim = self._model.config.dim
+        dim = self._model.span_width
         if span.array.shape[1] != dim:
             raise ShapeError(f"a span of embeddings is {span.array.shape}; the model takes rows of {dim}")
         if span.bidirectional and self._cache.uniform:
@@ -232,7 +232,7 @@ class TextForward:
         )
         if n_embeddings:
             batch = batch._replace(
-                embeddings=ctx.input("embeddings", (n_embeddings, self._model.config.dim)),
+                embeddings=ctx.input("embeddings", (n_embeddings, self._model.span_width)),
                 embedding_rows=ctx.input("embedding_rows", (n_embeddings,), DType.I32),
             )
         views = self._cache.views(ctx, n, n_sequences, sizes)

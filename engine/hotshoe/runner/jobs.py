@@ -211,6 +211,7 @@ class Generation(Job[Token]):
         self.min_free_rows = max(_MIN_FREE_ROWS, min(len(sequence), _MAX_FREE_ROWS))
         self.n_prompt = len(sequence)
         self.n_cached: int | None = None  # rows of the prompt that the cache had already; None before the first graph
+        self.nearest = sequence.nearest
         self.n_tokens = 0
         self.finish: FinishReason | None = None
         self._processed: Sampled | None = None
@@ -229,7 +230,7 @@ class Generation(Job[Token]):
 
     def on_scheduled(self, start: int) -> None:
         if self.n_cached is None:
-            self.n_cached = start
+            self.n_cached, self.nearest = start, self.sequence.nearest
 
     def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
         rows = [output[0] for output in outputs]

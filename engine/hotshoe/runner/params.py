@@ -13,6 +13,7 @@ from hotshoe_core.errors.text import shown
 
 __all__ = ["RunnerParams"]
 
+_BYTES = ("checkpoint_bytes", "prefix_memory", "prefix_disk")
 _MOST = 2**31 - 1  # rows and cells are numbered in I32
 
 
@@ -53,18 +54,32 @@ class RunnerParams:
     Every state that is kept saves another text with the same beginning from computing it again.
     """
 
+    prefix_memory: int = 0
+    """Bytes of the computer's memory for beginnings of texts that the cache has no more room for. They come back."""
+
+    prefix_disk: int = 0
+    """Bytes of ``prefix_folder`` for beginnings that leave ``prefix_memory``, and for all when the model is closed."""
+
+    prefix_folder: str | None = None
+    """The folder for these files, which hold the tokens of prompts. Loading the same file again finds them."""
+
     kv_dtype: str = "f16"
     """The element type of cached keys and values: f16, f32, q8_0, q4_0, …"""
 
     def __post_init__(self) -> None:
-        for name in ("n_batch", "n_ubatch", "max_sequences", "n_sequences", "checkpoint_bytes"):
+        for name in ("n_batch", "n_ubatch", "max_sequences", "n_sequences", *_BYTES):
             value = getattr(self, name)
             if value is None and name in ("n_batch", "n_ubatch"):
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ModelError(f"{name} is {described(value)}; expected an integer of 1 or more")
-            if value > _MOST and name != "checkpoint_bytes":
+            least = int(name not in _BYTES)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ModelError(f"{name} is {described(value)}; expected an integer of {least} or more")
+            if value > _MOST and name not in _BYTES:
                 raise ModelError(f"{name} is {shown(value)}; expected at most {_MOST}")
+        if self.prefix_folder is not None and not isinstance(self.prefix_folder, str):
+            raise ModelError(f"prefix_folder is {described(self.prefix_folder)}; expected the path of a folder")
+        if self.prefix_disk and self.prefix_folder is None:
+            raise ModelError("prefix_disk is given without prefix_folder", hint="name a folder for the files")
         seconds = self.max_step_seconds
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
             raise ModelError(f"max_step_seconds is {described(seconds)}; expected a number above 0")

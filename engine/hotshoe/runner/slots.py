@@ -2,25 +2,38 @@
 
 A slot is one of the cache's places for a sequence, identified by a number. A sequence owns a slot while it is worked
 on. The rows stay when the owner is gone: other sequences that begin with the same rows use them, until the room is
-needed. Only ``shift`` and ``discard`` compute a graph. Every caller holds the engine's lock.
+needed; then a PrefixStore may keep them. Graphs are computed by ``shift``, ``discard``, ``save`` and, with a store, by
+``attach`` and ``begin``. Every caller holds the engine's lock.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hotshoe.kvcache import Allocation, Cache
 from hotshoe.runner.items import Items, Row, n_common
+from hotshoe.runner.prefixes import PrefixStore
 from hotshoe.runner.scheduler import Chunk
 from hotshoe_core.errors import CacheFullError, GraphError
 
-__all__ = ["CachedSequence", "Slot", "Slots"]
+__all__ = ["CachedSequence", "Nearest", "Slot", "Slots"]
+
+_FEWEST_STORED = 64  # rows that are worth a place in the store, or the way back
 
 Array = np.ndarray[Any, Any]
+
+
+class Nearest(NamedTuple):
+    """The cached text that began most like a sequence when this was attached."""
+
+    n: int = 0
+    """Rows at the beginning that both had in common."""
+    other: Row | None = None
+    """The row that the cached text has where the two part; None if it ends there."""
 
 
 class CachedSequence:
@@ -33,6 +46,7 @@ class CachedSequence:
         self.items = items
         self.n_computed = 0  # rows in the cache
         self.slot: Slot | None = None
+        self.nearest = Nearest()
         self.edited = False  # rows were removed since the current step was scheduled: its results do not count
 
     def __len__(self) -> int:
@@ -66,10 +80,11 @@ class Slot:
 
 
 class Slots:
-    """The ``n`` slots of one cache."""
+    """The ``n`` slots of one cache. store: keeps what the cache has no more room for."""
 
-    def __init__(self, cache: Cache, n: int) -> None:
+    def __init__(self, cache: Cache, n: int, store: PrefixStore | None = None) -> None:
         self.cache = cache
+        self.store = store
         self._slots = [Slot(i) for i in range(n)]
         self._clock = 0
 
@@ -92,8 +107,8 @@ class Slots:
                         f"all {len(self._slots)} slots of the cache are in use",
                         hint="use a larger max_sequences, or close a sequence",
                     )
-                self._evict(min(victims, key=lambda s: s.used))
-            slot = self._slot_for(sequence.items, n_reusable)
+                self._save_and_evict(min(victims, key=lambda s: s.used))
+            slot, sequence.nearest = self._slot_for(sequence.items, n_reusable)
             slot.owner, slot.used = sequence, self._clock
             sequence.slot, sequence.n_computed = slot, len(slot.rows)
         elif sequence.n_computed < len(slot.rows) or sequence.n_computed > n_reusable:
@@ -134,6 +149,13 @@ class Slots:
         for slot in self._slots:
             if slot.owner is None and not slot.busy:
                 self._evict(slot)
+
+    def save(self) -> None:
+        """Give all rows to the store: the model is about to be closed."""
+        for slot in self._slots:
+            self._save(slot)
+        if self.store is not None:
+            self.store.flush()
 
     def discard(self, sequences: Iterable[CachedSequence]) -> None:
         """Remove the rows of sequences that gave NaN, and all rows without an owner. Computes a graph.
@@ -271,29 +293,64 @@ class Slots:
 
     def _take_empty_slot(self) -> Slot:
         slot = self._idle()[0]
-        self._trim(slot, 0)
+        self._save_and_evict(slot)
         return slot
 
-    def _slot_for(self, items: Items, n_reusable: int) -> Slot:
+    def _slot_for(self, items: Items, n_reusable: int) -> tuple[Slot, Nearest]:
         """Return a slot without an owner that holds as many of the first ``n_reusable`` rows as possible."""
-        best, n = self._longest_prefix(items, n_reusable)
+        best, n, nearest = self._longest_prefix(items, n_reusable)
+        restored = self._restored(items, n_reusable, n)
+        if restored is not None:
+            return restored
         if best is None:
-            return self._take_empty_slot()
+            return self._take_empty_slot(), nearest
         idle = self._idle()
         idle_slot = next((s for s in idle if s is not best), None)
         if best in idle and (n == len(best.rows) or idle_slot is None or idle_slot.rows):
+            self._save(best, n)
             self._trim(best, n)
-            return best
+            return best, nearest
         assert idle_slot is not None  # attach made sure that a slot is idle, and it is not best
+        self._save(idle_slot)
         self._copy(best, idle_slot, n)
-        return idle_slot
+        return idle_slot, nearest
 
-    def _longest_prefix(self, items: Items, n_reusable: int) -> tuple[Slot | None, int]:
-        best, longest = None, 0
+    def _restored(self, items: Items, n_reusable: int, n_cached: int) -> tuple[Slot, Nearest] | None:
+        """Return a slot with rows from the store, if it has many more of them than the cache."""
+        if self.store is None:
+            return None
+        found = self.store.match(items.rows[:n_reusable])
+        n = items.outside_span(found.n)
+        if n - n_cached < _FEWEST_STORED:
+            return None
+        slot = self._take_empty_slot()
+        wanted = [Allocation(slot.number, 0, n)]
+        for other in self._idle():
+            if self.cache.fits(wanted, None, _FEWEST_STORED):
+                break
+            self._save_and_evict(other)
+        try:
+            for key in found.keys if self.cache.fits(wanted) else ():
+                block = self.store.get(key)
+                if block is None:
+                    break
+                self.cache.restore(slot.number, block.arrays, n)
+                slot.rows += block.rows[: n - len(slot.rows)]
+        except CacheFullError:
+            pass  # what came back is used
+        n = items.outside_span(self.cache.resume_position(slot.number, len(slot.rows)))
+        self._trim(slot, n if n > n_cached else 0)
+        return (slot, Nearest(found.n, found.other)) if slot.rows else None
+
+    def _longest_prefix(self, items: Items, n_reusable: int) -> tuple[Slot | None, int, Nearest]:
+        best, longest, nearest = None, 0, Nearest()
         for slot in sorted(self._slots, key=lambda s: s.owner is not None):
             if not slot.rows:
                 continue
-            n = min(n_common(slot.rows, items.rows), n_reusable)
+            n = n_common(slot.rows, items.rows)
+            if n > nearest.n:
+                nearest = Nearest(n, slot.rows[n] if n < min(len(slot.rows), len(items)) else None)
+            n = min(n, n_reusable)
             if slot.shifted_from is not None:
                 n = min(n, slot.shifted_from)
             n = items.outside_span(n)
@@ -301,7 +358,22 @@ class Slots:
                 n = items.outside_span(self.cache.resume_position(slot.number, n))
             if n > longest and self.cache.can_resume(slot.number, n):
                 best, longest = slot, n
-        return best, longest
+        return best, longest, nearest
+
+    def _save(self, slot: Slot, start: int = 0) -> None:
+        """Give rows from ``start`` on to the store. Computes graphs."""
+        if self.store is None or len(slot.rows) - start < _FEWEST_STORED or slot.shifted_from is not None:
+            return
+
+        def size(first: int, last: int) -> int:
+            return self.cache.held_bytes(slot.number, first, last)
+
+        for first, last in list(self.store.missing(slot.rows, start, size)):
+            self.store.put(slot.rows, first, last, self.cache.save(slot.number, first, last))
+
+    def _save_and_evict(self, slot: Slot) -> None:
+        self._save(slot)
+        self._evict(slot)
 
     def _copy(self, source: Slot, target: Slot, n: int) -> None:
         target.shifted_from = None
@@ -314,7 +386,7 @@ class Slots:
         needed = {a.slot for a in allocations}
         others = [s for s in self._slots if s.rows and s.number not in needed and not s.busy]
         for victim in sorted(others, key=lambda s: (s.owner is not None, s.used)):
-            self._evict(victim)
+            self._save_and_evict(victim)
             if self.cache.fits(allocations):
                 return
 

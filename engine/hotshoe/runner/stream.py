@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hotshoe.runner.engine import Engine
+from hotshoe.runner.items import Row
 from hotshoe.runner.jobs import FinishReason, Generation
+from hotshoe.runner.slots import Nearest
 from hotshoe.sampling import Sampled, StopMatcher
 
 if TYPE_CHECKING:
@@ -32,6 +34,13 @@ class Completion:
 
     n_cached: int = 0
     """Tokens of the prompt that the cache had already, from an earlier text that begins alike."""
+
+    nearest: Nearest = field(default_factory=Nearest)
+    """How much of the prompt the nearest cached text had in common, and with which token that went on instead.
+
+    More than ``n_cached`` where a part could not be reused: the last token, whose logits are needed, and the rows of a
+    model that cannot go on at every place.
+    """
 
     prompt_seconds: float = 0.0
     """Seconds from the first step to the first token. Steps that other generations share count in full."""
@@ -99,6 +108,11 @@ class Stream:
         if getattr(self, "completion", None) is not None and self.completion.finish_reason is None:
             self._generation.finish = "cancelled"
 
+    @property
+    def prompt(self) -> list[Row]:
+        """The rows of the prompt."""
+        return self._generation.sequence.items.rows[: self._generation.n_prompt]
+
     def close(self) -> None:
         """End the text here. Idempotent."""
         self._end("cancelled")
@@ -129,7 +143,7 @@ class Stream:
         except BaseException:
             self._end("cancelled")
             raise
-        done.n_cached = g.n_cached or 0
+        done.n_cached, done.nearest = g.n_cached or 0, g.nearest
         if token is None:
             return self._flush(g.finish or "cancelled")
         if done.tokens:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
@@ -19,6 +21,7 @@ from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.pace import Pace
+from hotshoe.runner.prefixes import PrefixStore
 from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
@@ -40,11 +43,13 @@ from hotshoe_core.errors.text import format_bytes
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
     from hotshoe.runner.base import TextModule
+    from hotshoe.runner.image_encoder import ImageEncoder
     from hotshoe.runner.items import Item
     from hotshoe_core import Backend, Context
 
 __all__ = ["Score", "TextModel"]
 
+_IDENTIFYING = 1 << 20  # bytes at the beginning of a file that tell it from others, with its size and time
 _MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
 
 
@@ -99,7 +104,7 @@ class TextModel(LoadedModel):
         self.engine = Engine(
             self.backend,
             self._forward,
-            Slots(self._cache, params.max_sequences),
+            Slots(self._cache, params.max_sequences, self._prefix_store(parts)),
             Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform, per_octave),
             Pace(params.max_step_seconds, per_octave),
             n_ctx=n_ctx,
@@ -107,6 +112,12 @@ class TextModel(LoadedModel):
             message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
+        self.images: ImageEncoder | None = None
+        """Turns pictures into items of a sequence; None if the model reads no pictures."""
+        if parts.tower is not None:
+            from hotshoe.runner.image_encoder import ImageEncoder  # few models have one
+
+            self.images = ImageEncoder(parts.tower, self.tokenizer, self._exclusive)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
@@ -350,7 +361,9 @@ class TextModel(LoadedModel):
     ) -> str:
         """Return a conversation as a prompt in the model's chat format.
 
-        options: more variables of the chat template. Raises ChatTemplateError as ``chat`` does, InputTooLongError.
+        options: more variables of the chat template.
+
+        Raises ChatTemplateError, as ``chat`` does; InputTooLongError for a prompt far longer than the context.
         """
         text = self.chat_template.render(messages, tools, **options)
         if len(text) > _MAX_CHARACTERS * self.n_ctx:  # encoding it would take long, and fail too
@@ -391,8 +404,24 @@ class TextModel(LoadedModel):
     def _largest_graph(self) -> Context:
         return self._forward.contexts.get(self._forward.largest()).context
 
+    def _prefix_store(self, parts: ModelParts) -> PrefixStore | None:
+        """Return the store for beginnings of texts, if the options give it room."""
+        params, path = parts.params, Path(parts.file.path)
+        if not self.backend.params.allocate or not (params.prefix_memory or params.prefix_disk):
+            return None
+        status = path.stat()
+        with path.open("rb") as file:
+            head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
+        identity = (head, status.st_size, status.st_mtime_ns, parts.file.nbytes, params.kv_dtype, self.n_ctx)
+        folder = None if params.prefix_folder is None else Path(params.prefix_folder)
+        return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
+
     def _free(self) -> None:
+        with self.engine.lock:
+            self.engine.save()
         self._forward.contexts.close()
+        if self.images is not None:
+            self.images.close()
         super()._free()
 
     def close(self) -> None:

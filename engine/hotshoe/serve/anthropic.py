@@ -17,8 +17,6 @@ from hotshoe.serve.requests import Answer, RequestError, parse
 __all__ = ["count_tokens", "error_body", "messages"]
 
 _HARMLESS = ("metadata", "service_tier", "context_management", "container", "mcp_servers", "inference_geo", "betas")
-_BILLING = re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
-"""A line that clients put into the prompt, different in each request: it would make every cached prefix useless."""
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
            413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
 _REASONS = {"length": "max_tokens", "context": "model_context_window_exceeded"}
@@ -140,7 +138,7 @@ def _options(request: MessagesRequest, ready: wire.Ready, unknown: list[str]) ->
 
 def _system(system: str | list[dict[str, Any]] | None) -> str:
     text = system if isinstance(system, str) else "\n".join(_text("system", block) for block in system or ())
-    return _BILLING.sub("", text).strip("\n")
+    return text.strip("\n")
 
 
 def _text(place: str, block: Any) -> str:

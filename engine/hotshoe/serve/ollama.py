@@ -205,14 +205,16 @@ async def _generate(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, GenerateRequest)
     refuse(
         request,
-        {"suffix": ("",), "images": ([],), "template": ("",), "context": ([],), "think": (False,)},
+        {"images": ([],), "template": ("",), "context": ([],), "think": (False,)},
     )
     if not request.prompt:
         return await _load_or_unload(front, request, unknown)
     if request.keep_alive is not None:
         unknown.append("keep_alive")
     ready = await front.loaded(request.model)
-    if request.raw or not ready.chats:
+    if request.suffix:
+        job = wire.TextJob(0, prompt=request.prompt, suffix=request.suffix, **_format(request.format))
+    elif request.raw or not ready.chats:
         if request.system:
             raise RequestError(400, "system needs a model with a chat format, and raw: false", param="system")
         job = wire.TextJob(0, prompt=request.prompt, **_format(request.format))

@@ -37,8 +37,8 @@ _MISSING: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 """Fields of a chat that are not supported, and the values that ask for nothing."""
-_TAKEN = frozenset({"self", "messages", "tools", "documents", "add_generation_prompt"})
-"""Names that ``chat_template_kwargs`` cannot have."""
+_TAKEN = frozenset({"self", "messages", "tools", "add_generation_prompt"})
+"""Names that ``chat_template_kwargs`` cannot have: the server gives the template these itself."""
 _MAX_CHOICES = 16
 _MAX_STOPS = 64
 _REASONS = {"context": "length", "cancelled": "stop"}
@@ -167,7 +167,7 @@ async def chat(front: Front, body: bytes) -> Any:
     options = dict(request.chat_template_kwargs or {})
     if taken := sorted(options.keys() & _TAKEN):
         raise RequestError(
-            400, f"chat_template_kwargs has {taken[0]!r}, which is not a variable of the template",
+            400, f"chat_template_kwargs has {taken[0]!r}, which it cannot change",
             param="chat_template_kwargs",
         )  # fmt: skip
     if request.reasoning_effort is not None:
@@ -190,11 +190,14 @@ async def completions(front: Front, body: bytes) -> Any:
     """Answer ``/v1/completions``."""
     request, unknown = parse(body, CompletionRequest)
     request.check()
-    refuse(request, {"echo": (False,), "suffix": ("",), "best_of": (1, request.n)})
+    refuse(request, {"echo": (False,), "best_of": (1, request.n)})
     params = request.params()
     if request.logprobs is not None:
         params["logprobs"] = request.logprobs
-    jobs = [wire.TextJob(0, prompt=prompt, grammar=request.grammar) for prompt in _prompts(request.prompt)]
+    prompts, suffix = _prompts(request.prompt), request.suffix or None
+    if suffix is not None and not all(isinstance(prompt, str) for prompt in prompts):
+        raise RequestError(400, "suffix needs prompts that are texts", param="suffix")
+    jobs = [wire.TextJob(0, prompt=prompt, suffix=suffix, grammar=request.grammar) for prompt in prompts]
     answers = _answers(front, request, jobs, params, unknown)
     shape = _Completion(request)
     return front.stream(_chunks(shape, answers, request), answers) if request.stream else await _whole(shape, answers)

@@ -175,9 +175,7 @@ def _call(i: int, j: int, call: Any) -> dict[str, Any]:
         raise RequestError(400, f"{place} has no function with a name", param=place)
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        with contextlib.suppress(
-            msgspec.DecodeError, RecursionError
-        ):  # a model may have written no JSON: it is passed on as it is
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):  # invalid JSON of a model stays a text
             arguments = msgspec.json.decode(arguments)
     found = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return found | ({"id": call["id"]} if isinstance(call.get("id"), str) else {})
@@ -270,6 +268,7 @@ class Answer:
             "why": ready.why if ready else "",
             "queued_ms": round(1e3 * done.queued_seconds, 1),
             "cache_n": done.n_cached,
+            "cache_differs": done.difference,
             "prompt_n": computed,
             "prompt_ms": round(1e3 * done.prompt_seconds, 1),
             "prompt_per_second": _rate(computed, done.prompt_seconds),

@@ -111,8 +111,8 @@ def _messages(request: ResponsesRequest) -> list[dict[str, Any]]:
             thoughts = [item.get(name) or [] for name in ("content", "summary")]
             if not all(isinstance(parts, list) for parts in thoughts):
                 raise RequestError(400, f"{place}: content or summary is not a list of parts", param=place)
-            texts = [str(part.get("text", "")) for parts in thoughts for part in parts if isinstance(part, dict)]
-            if texts:
+            texts = [str(part.get("text") or "") for parts in thoughts for part in parts if isinstance(part, dict)]
+            if texts := [text for text in texts if text]:
                 turn = _turn(found)
                 before = [turn["reasoning_content"]] if "reasoning_content" in turn else []
                 turn["reasoning_content"] = "\n".join(before + texts)

@@ -3,7 +3,7 @@ import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { setKey } from "./api.js";
 import { Chat } from "./chat.js";
-import { html, Icon, IconButton } from "./html.js";
+import { html, Icon, IconButton, Logo } from "./html.js";
 import { begin, changed, conversation, open, refresh, remove, state, subscribe } from "./state.js";
 import { Activity, Devices, Models } from "./views.js";
 
@@ -41,7 +41,7 @@ function App() {
   return html`
     <a class="skip" href="#main">Skip to the content</a>
     <nav class=${isOpen ? "side open" : "side"} aria-label="Conversations and views">
-      <div class="brand"><svg viewBox="0 0 32 32" aria-hidden="true"><path d="M5 9v14h5v-9h12v9h5V9h-7.5v3.5h-7V9z" /></svg>hotshoe</div>
+      <div class="brand"><${Logo} />hotshoe</div>
       <button type="button" class="new" onClick=${() => (begin(), setOpen(false))}><${Icon} name="plus" />New conversation</button>
       <ul class="talks" aria-label="Conversations" tabindex="-1">
         ${state.conversations

@@ -1,6 +1,6 @@
 // The conversation: messages, and the field in which the next one is written.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { html, Icon, IconButton } from "./html.js";
+import { html, Icon, IconButton, Logo } from "./html.js";
 import { Code, Copy, Markdown } from "./markdown.js";
 import { ask, change, isWriting, retry, state, stop, textModels } from "./state.js";
 
@@ -54,7 +54,7 @@ export function Chat({ talk }) {
 
 function Welcome({ model }) {
   return html`<div class="welcome">
-    <svg viewBox="0 0 32 32" aria-hidden="true"><path d="M5 9v14h5v-9h12v9h5V9h-7.5v3.5h-7V9z" /></svg>
+    <${Logo} />
     <p>${model ? (model.state === "loaded" ? model.why : `${model.name} is loaded with the first message.`) : "This server has no model that chats."}</p>
   </div>`;
 }
@@ -134,7 +134,7 @@ function Answer({ talk, message, index, writing }) {
   return html`<article class="answer" aria-label=${message.model} aria-busy=${writing}>
     ${reasoning &&
     html`<details class="fold">
-      <summary>${thinking ? html`<span class="pulse">Thinking</span>` : message.thought ? `Thought for ${message.thought.toFixed(1)} s` : "Thoughts"}</summary>
+      <summary>${thinking ? html`<span class="pulse">Thinking</span>` : message.thought > 1 ? `Thought for ${message.thought.toFixed(1)} s` : "Thoughts"}</summary>
       <${Markdown} text=${reasoning} />
     </details>`}
     ${content && html`<${Markdown} text=${content} />`}
@@ -163,11 +163,13 @@ function pretty(text) {
   }
 }
 
+const rate = (n) => n.toFixed(n < 100 ? 1 : 0);
+
 // Why the answer took the time that it took.
 function Numbers({ message, writing, stopped }) {
   const { timings: t, speed, finish } = message;
   if (!t) {
-    const text = writing ? (speed ? `${speed.toFixed(1)} tokens/s` : "") : stopped ? "stopped" : "";
+    const text = writing ? (speed ? `${rate(speed)} tokens/s` : "") : stopped ? "stopped" : "";
     return text && html`<p class="numbers">${text}</p>`;
   }
   const read = t.cache_n + t.prompt_n;
@@ -179,8 +181,8 @@ function Numbers({ message, writing, stopped }) {
     ...(finish && finish !== "stop" ? [["Ended by", { length: "the limit of tokens, or the full context", tool_calls: "a call" }[finish] || finish]] : []),
     ...(t.ignored.length ? [["Without effect", t.ignored.join(", ")]] : []),
   ];
-  return html`<details class="numbers">
-    <summary>${t.device}, ${t.predicted_per_second.toFixed(1)} tokens/s${stopped ? ", stopped" : ""}${finish === "length" ? ", cut at the limit" : ""}</summary>
+  return html`<details class="numbers" onToggle=${(e) => e.currentTarget.open && e.currentTarget.scrollIntoView({ block: "nearest" })}>
+    <summary>${t.device}, ${rate(t.predicted_per_second)} tokens/s${stopped ? ", stopped" : ""}${finish === "length" ? ", cut at the limit" : ""}</summary>
     <dl>${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
   </details>`;
 }

@@ -33,6 +33,13 @@ export function Icon({ name }) {
   </svg>`;
 }
 
+// A hot shoe from above: two rails, and the contact between them.
+export function Logo() {
+  return html`<svg class="logo" viewBox="0 0 32 32" aria-hidden="true">
+    <path d="M11 6H6v20h5M21 6h5v20h-5" /><circle cx="16" cy="16" r="4" />
+  </svg>`;
+}
+
 // A button that is an icon. Its label is its name for a screen reader, and its tooltip.
 export function IconButton({ icon, label, ...rest }) {
   return html`<button type="button" class="quiet" aria-label=${label} title=${label} ...${rest}><${Icon} name=${icon} /></button>`;

@@ -4,6 +4,7 @@ import { html } from "./html.js";
 import { refreshDevices, setLoaded, state } from "./state.js";
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+const PARTS = ["weights", "cache", "graph"];
 const number = new Intl.NumberFormat("en");
 
 export function bytes(n) {
@@ -64,35 +65,28 @@ export function Plan({ memory }) {
       return found ? found.weights + found.cache : 0;
     });
     const sum = shares.reduce((a, b) => a + b, 0);
-    if (sum) cells.push({ layer, shares, sum });
+    if (sum) cells.push({ layer, shares });
   }
   const last = n - 1; // what comes after the last layer
   const name = (layer) => (layer < 0 ? "input" : layer === last ? "output" : `layer ${layer}`);
-  const width = 100 / cells.length;
   const most = Math.max(...devices.map((d) => d.total), 1);
   const story = devices.map((d) => `${d.device}: ${d.layers.length ? runs(d.layers.map((l) => l.layer), last) : "no layers"}`).join("; ");
   return html`<figure class="plan">
-    <svg viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label=${`Layers by device. ${story}`}>
-      ${cells.map(({ layer, shares, sum }, i) => {
-        let y = 0;
-        return shares.map((share, d) => {
-          if (!share) return null;
-          const height = (10 * share) / sum;
-          const rect = html`<rect class=${`device-${d % 6}`} x=${i * width + width * 0.06} y=${y} width=${width * 0.88} height=${height}>
-            <title>${`${name(layer)} on ${devices[d].device}: ${bytes(share)}`}</title></rect>`;
-          y += height;
-          return rect;
-        });
-      })}
-    </svg>
+    <div class="layers" role="img" aria-label=${`Layers by device. ${story}`}>
+      ${cells.map(
+        ({ layer, shares }) => html`<span key=${layer}>${shares.map(
+          (share, d) => share > 0 && html`<i class=${`device-${d % 6}`} style=${{ flexGrow: share }} title=${`${name(layer)} on ${devices[d].device}: ${bytes(share)}`}></i>`,
+        )}</span>`,
+      )}
+    </div>
     <figcaption>${story}</figcaption>
     ${devices.map(
       (d, i) => html`<div class="meter">
         <span class="label"><i class=${`dot device-${i % 6}`}></i>${d.device}</span>
         <span class="track">
-          ${["weights", "cache", "graph"].map((part) => html`<i class=${`device-${i % 6} ${part}`} style=${{ width: `${(100 * d[part]) / most}%` }} title=${`${part}: ${bytes(d[part])}`}></i>`)}
+          ${PARTS.map((part) => html`<i class=${`device-${i % 6} ${part}`} style=${{ width: `${(100 * d[part]) / most}%` }} title=${`${part}: ${bytes(d[part])}`}></i>`)}
         </span>
-        <span class="value">${bytes(d.weights)} weights, ${bytes(d.cache)} cache, ${bytes(d.graph)} graph</span>
+        <span class="value">${PARTS.filter((part) => d[part]).map((part) => `${bytes(d[part])} ${part}`).join(", ")}</span>
       </div>`,
     )}
   </figure>`;
@@ -134,7 +128,7 @@ export function Devices() {
         <div class="head"><h2>${device.name}</h2><span class="state">${device.type}</span></div>
         <p class="why">${device.description || "no description"}; by ${device.provider}</p>
         ${total > 0 &&
-        html`<div class="meter">
+        html`<div class="meter below">
           <span class="track tall">
             <i class="device-1 weights" style=${{ width: `${(100 * used) / total}%` }} title=${`models of this server: ${bytes(used)}`}></i>
             <i class="device-0 cache" style=${{ width: `${(100 * others) / total}%` }} title=${`others: ${bytes(others)}`}></i>
@@ -144,11 +138,11 @@ export function Devices() {
       </section>`;
     })}
     <h2 class="above">Backends</h2>
-    <ul class="verdicts">
+    <ul class="verdicts card">
       ${found.verdicts.map(
-        (v) => html`<li class="card" key=${v.candidate}>
-          <div class="head"><h3>${v.candidate}</h3><span class=${`state ${v.usable ? "on" : ""}`}>${v.outcome}</span></div>
-          <p>${v.reason}</p>
+        (v) => html`<li key=${v.candidate}>
+          <h3>${v.candidate}</h3>
+          <p><span class=${`state ${v.outcome === "available" ? "on" : ""}`}>${v.outcome}</span> ${v.reason}</p>
           ${v.hint && html`<p class="hint">${v.hint}</p>`}
         </li>`,
       )}

@@ -1,0 +1,111 @@
+"""``make_tower_layout``: describe the file of an encoder of pictures (mmproj) by its keys, as ``make_layout`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotshoe import families
+from hotshoe.convert._json import read_object
+from hotshoe.convert._layout import FileLayout
+from hotshoe.convert._match import Rules, match_tensors
+from hotshoe.unread_keys import find_unread
+from hotshoe_core.errors import ModelError, ModelFileError
+from hotshoe_core.gguf import Metadata
+
+if TYPE_CHECKING:
+    from hotshoe.convert._checkpoint import Checkpoint
+
+__all__ = ["make_tower_layout", "read_preprocessor", "tower_keys"]
+
+_ARCHITECTURE = "clip"
+
+
+def read_preprocessor(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Read what a folder says about the processing of pictures. Later files replace what earlier ones say.
+
+    Raises ModelFileError if there is no file that says it, or if it is damaged.
+    """
+    found: dict[str, Any] = {}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (path := checkpoint.model / name).is_file():
+            values = read_object(path)
+            inner = values.get("image_processor")
+            found |= values | (inner if isinstance(inner, dict) else {})
+    if not found:
+        raise ModelFileError(
+            "the file is missing; it says how pictures are processed",
+            path=checkpoint.model / "preprocessor_config.json",
+            hint="download it from the model's page",
+        )
+    return found
+
+
+def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict[str, Any]:
+    """Return the keys that all encoders of pictures have.
+
+    checkpoint: the whole model. vision: what ``Checkpoint.vision`` returned. names: the names of settings where they
+    differ from those of most models: ``layers``, ``dim``, ``ff``, ``heads``, ``image_size``, ``patch_size``.
+
+    Raises ModelFileError if a setting is missing or invalid.
+    """
+    usual = {
+        "layers": "num_hidden_layers",
+        "dim": "hidden_size",
+        "ff": "intermediate_size",
+        "heads": "num_attention_heads",
+        "image_size": "image_size",
+        "patch_size": "patch_size",
+    }
+    usual |= names
+    processor = read_preprocessor(checkpoint)
+    keys: dict[str, Any] = {
+        "vision.projection_dim": checkpoint.text().integer("hidden_size"),
+        "vision.image_size": vision.integer(usual["image_size"]),
+        "vision.patch_size": vision.integer(usual["patch_size"]),
+        "vision.embedding_length": vision.integer(usual["dim"]),
+        "vision.feed_forward_length": vision.integer(usual["ff"]),
+        "vision.block_count": vision.integer(usual["layers"]),
+        "vision.attention.head_count": vision.integer(usual["heads"]),
+    }
+    for name in ("image_mean", "image_std"):
+        values = processor.get(name)
+        if not isinstance(values, list) or len(values) != 3 or not all(isinstance(v, (int, float)) for v in values):
+            raise checkpoint.invalid(name, values, "three numbers, in preprocessor_config.json")
+        keys[f"vision.{name}"] = [float(value) for value in values]
+    return keys
+
+
+def make_tower_layout(
+    checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: Mapping[str, Any], rules: Rules | None = None
+) -> FileLayout:
+    """Describe the file of an encoder of pictures: the given keys, and the tensors that its tower declares.
+
+    checkpoint: the whole model. vision: its encoder, from ``Checkpoint.vision``. kind: the type of the projector, which
+    an entry point in "hotshoe.towers" names. keys: metadata by name, without "clip.".
+    rules: what differs between the checkpoint's tensors and the tower's.
+
+    Raises ConversionError if tensors are missing, unknown, or of another shape; UnknownArchitectureError if no
+    installed distribution has a tower of this kind.
+    """
+    metadata: dict[str, Any] = {
+        "clip.has_vision_encoder": True,
+        "clip.projector_type": kind,
+        **{f"clip.{key}": value for key, value in keys.items()},
+    }
+    tower_class = families.find(families.TOWERS, kind)
+    read = Metadata({"general.architecture": _ARCHITECTURE, **metadata}, {}, Path("the file"))
+    read.arch.get("projector_type", kind)
+    try:
+        tower = tower_class(tower_class.config_type().from_metadata(read))
+    except ModelFileError as error:
+        raise checkpoint.refusal(
+            f"it describes a file that hotshoe cannot load: {error.message}", "check the sizes in config.json"
+        ) from error
+    for key, value in find_unread(read, tower).items():
+        raise ModelError(
+            f"the converter of {kind!r} writes {key} = {value!r}, which {tower_class.__name__} does not read",
+            hint="read the key in the tower's Config, do not write it, or name it in unused_keys",
+        )
+    return FileLayout(_ARCHITECTURE, metadata, match_tensors(vision, tower, rules or Rules(), "v.blk."))

@@ -1,0 +1,80 @@
+"""What encoders do with pictures before they read them: choose a size, resize, pad and normalise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from hotshoe_core.errors import ImageError
+
+__all__ = ["Filter", "Size", "fit_within", "normalized", "padded", "resized", "smart_size"]
+
+Array = np.ndarray[Any, Any]
+Filter = Literal["bilinear", "bicubic", "lanczos"]
+
+
+class Size(NamedTuple):
+    """A height and a width, in pixels or patches."""
+
+    height: int
+    width: int
+
+
+def smart_size(height: int, width: int, unit: int, min_pixels: int, max_pixels: int, max_ratio: float = 200) -> Size:
+    """Return the size nearest to a picture's whose sides are multiples of ``unit`` and whose area is within limits.
+
+    Source: smart_resize of Qwen2-VL (Wang et al. 2024, arXiv:2409.12191). Raises ImageError if the longer side is more
+    than ``max_ratio`` times the shorter one.
+    """
+    if max(height, width) > max_ratio * min(height, width):
+        raise ImageError(
+            f"the picture is {width} x {height}; this model reads pictures whose longer side is at most "
+            f"{max_ratio:g} times the shorter one",
+            hint="cut it into pieces",
+        )
+    h, w = max(unit, round(height / unit) * unit), max(unit, round(width / unit) * unit)
+    if h * w > max_pixels:
+        beta = math.sqrt(height * width / max_pixels)
+        h = max(unit, math.floor(height / beta / unit) * unit)
+        w = max(unit, math.floor(width / beta / unit) * unit)
+    elif h * w < min_pixels:
+        beta = math.sqrt(min_pixels / (height * width))
+        h, w = math.ceil(height * beta / unit) * unit, math.ceil(width * beta / unit) * unit
+    return Size(h, w)
+
+
+def fit_within(height: int, width: int, limit: int) -> Size:
+    """Return the size of a picture made smaller, if need be, so that no side is longer than ``limit``."""
+    ratio = max(height / limit, width / limit, 1.0)
+    return Size(max(1, math.floor(height / ratio)), max(1, math.floor(width / ratio)))
+
+
+def resized(pixels: Array, size: Size, filter: Filter) -> Array:
+    """Resize a picture: (h, w, 3) uint8 to (*size, 3) uint8, with Pillow's filter."""
+    from PIL import Image
+
+    if pixels.shape[:2] == size:
+        return pixels
+    resampling = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+    chosen = resampling.get(filter, Image.Resampling.LANCZOS)
+    return np.asarray(Image.fromarray(pixels).resize((size.width, size.height), chosen))
+
+
+def padded(pixels: Array, size: Size, color: Sequence[int] = (0, 0, 0), *, center: bool = False) -> Array:
+    """Add a margin: (h, w, 3) to (*size, 3), below and to the right, or on all sides."""
+    h, w = pixels.shape[:2]
+    top, left = ((size.height - h) // 2, (size.width - w) // 2) if center else (0, 0)
+    out = np.empty((*size, 3), np.uint8)
+    out[:] = color
+    out[top : top + h, left : left + w] = pixels
+    return out
+
+
+def normalized(pixels: Array, mean: Sequence[float], std: Sequence[float]) -> Array:
+    """``(pixels / 255 - mean) / std`` of each channel: (..., h, w, 3) uint8 to (..., 3, h, w) float32."""
+    scaled = (pixels * (1 / 255)).astype(np.float32)
+    values = (scaled - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
+    return np.ascontiguousarray(np.moveaxis(values, -1, -3))

@@ -1,0 +1,225 @@
+"""``read_image``: read a picture, with limits that are checked before anything is decoded."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe_core.errors import ImageError, MissingPackageError
+from hotshoe_core.errors.arguments import described, file_path, regular
+from hotshoe_core.errors.text import format_bytes, printable
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+__all__ = ["MAX_BYTES", "MAX_PIXELS", "Image", "read_image"]
+
+Array = np.ndarray[Any, Any]
+
+MAX_BYTES = 64 << 20
+"""The largest file or text of a picture."""
+MAX_PIXELS = 100_000_000
+"""The most pixels of a picture. Decoded, they take 300 MB."""
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+_EXPECTED = "a path, bytes, an open file, a PIL image, an array, or a text that begins with data:"
+_WHITE = (255, 255, 255, 255)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """A decoded picture."""
+
+    pixels: Array
+    """(height, width, 3) uint8: red, green and blue."""
+
+    notes: tuple[str, ...] = ()
+    """What of the picture is not used, one sentence each: for example, the later frames of an animation."""
+
+    @property
+    def height(self) -> int:
+        return int(self.pixels.shape[0])
+
+    @property
+    def width(self) -> int:
+        return int(self.pixels.shape[1])
+
+
+def read_image(source: Any) -> Image:
+    """Read a picture as red, green and blue.
+
+    source: a path, the bytes of a file, an open binary file, a PIL image, an array (height, width), (…, 3) or (…, 4) of
+    uint8 or of floats from 0 to 1, or a text ``data:image/png;base64,…``. No address is fetched.
+
+    The camera's orientation (EXIF) is applied. Transparent pixels are laid over white. Of an animation, the first frame
+    is read, and ``notes`` says so. Raises ImageError if the source is not a picture, is damaged, or is larger than
+    64 MiB or 100 million pixels; MissingPackageError without Pillow.
+    """
+    if isinstance(source, Image):
+        return source
+    if isinstance(source, np.ndarray):
+        return Image(_from_array(source))
+    pillow = _pillow()
+    if isinstance(source, pillow.Image):
+        _check_size(*source.size)
+        return _decoded(source)
+    data = _bytes_of(source)
+    what = "the picture"
+    try:
+        with _bombs_are_errors(pillow), pillow.open(io.BytesIO(data), formats=_FORMATS) as opened:
+            what = f"the picture ({opened.format}, {opened.width} x {opened.height})"
+            _check_size(opened.width, opened.height)
+            return _decoded(opened)
+    except pillow.UnidentifiedImageError:
+        start = printable(data[:12].decode("latin-1"), 12)
+        raise ImageError(
+            f"the data of {format_bytes(len(data))} is not a picture; it begins with {start!r}",
+            hint=f"formats: {', '.join(_FORMATS)}",
+        ) from None
+    except ImageError:
+        raise
+    # decoders of damaged files raise errors of many types
+    except (OSError, ValueError, SyntaxError, EOFError, MemoryError, ArithmeticError, LookupError, TypeError) as error:
+        raise ImageError(
+            f"{what} cannot be decoded: {printable(str(error), 200)}", hint="the file is damaged or incomplete"
+        ) from error
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise ImageError(f"{what} is too large: {error}") from error
+
+
+@contextlib.contextmanager
+def _bombs_are_errors(pillow: Any) -> Iterator[None]:
+    """Pillow warns of large pictures before their size can be read: let it raise an error instead."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pillow.DecompressionBombWarning)
+        yield
+
+
+def _pillow() -> Any:
+    try:
+        import PIL.Image  # few processes read pictures
+    except ImportError:
+        raise MissingPackageError("pictures need the package Pillow", hint="pip install pillow") from None
+    return PIL.Image
+
+
+def _bytes_of(source: Any) -> bytes:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _limited(bytes(source))
+    if isinstance(source, str) and source[:5].lower() == "data:":
+        return _from_data_url(source)
+    if isinstance(source, str) and source[:8].lower().startswith(("http://", "https://", "ftp://", "file://")):
+        raise ImageError(
+            f"the picture is an address, {printable(source, 60)!r}; hotshoe fetches no addresses",
+            hint="download the picture and give its path or its bytes",
+        )
+    if isinstance(source, (str, os.PathLike)):
+        return _from_path(file_path("the picture", source, ImageError))
+    read = getattr(source, "read", None)
+    if callable(read):
+        data = read(MAX_BYTES + 1)
+        if not isinstance(data, bytes):
+            raise ImageError(
+                f"the open file of the picture returned {type(data).__name__}; expected bytes",
+                hint='open it with mode "rb"',
+            )
+        return _limited(data)
+    raise ImageError(f"the picture is {described(source)}; expected {_EXPECTED}")
+
+
+def _from_path(path: Path) -> bytes:
+    try:
+        size = regular(path).stat().st_size
+        if size > MAX_BYTES:
+            raise ImageError(f"{path} has {format_bytes(size)}; expected at most {format_bytes(MAX_BYTES)}")
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageError(f"{path}: the picture cannot be read: {error.strerror or error}") from error
+
+
+def _from_data_url(text: str) -> bytes:
+    head, comma, body = text.partition(",")
+    if not comma or not head.lower().endswith(";base64"):
+        raise ImageError(
+            f"the picture begins with {printable(head, 60)!r}; expected data:image/…;base64, and the file in base64"
+        )
+    if len(body) > MAX_BYTES * 4 // 3 + 4:
+        raise ImageError(f"the picture has more than {format_bytes(MAX_BYTES)}")
+    try:
+        return base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ImageError(f"the picture is not valid base64: {error}") from error
+
+
+def _limited(data: bytes) -> bytes:
+    if len(data) > MAX_BYTES:
+        raise ImageError(f"the picture has more than {format_bytes(MAX_BYTES)}, which is the most")
+    if not data:
+        raise ImageError("the picture is empty: 0 bytes")
+    return data
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise ImageError(
+            f"the picture has {width} x {height} pixels; expected at most {MAX_PIXELS:,} in all", hint="make it smaller"
+        )
+    if width < 1 or height < 1:
+        raise ImageError(f"the picture has {width} x {height} pixels; expected 1 x 1 or more")
+
+
+def _decoded(image: PIL.Image.Image) -> Image:
+    from PIL import ImageOps
+
+    notes: tuple[str, ...] = ()
+    n_frames = getattr(image, "n_frames", 1)
+    if n_frames > 1:
+        image.seek(0)
+        notes = (f"the picture is an animation of {n_frames} frames; the first one is used",)
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":  # 16 bits; convert() would cut values off at 255
+        return Image(_from_grey(np.asarray(image)), notes)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = _pillow().new("RGBA", image.size, _WHITE)
+        image = _pillow().alpha_composite(white, image)
+    return Image(np.asarray(image.convert("RGB")), notes)
+
+
+def _from_grey(values: Array) -> Array:
+    """Grey values of 16 or 32 bits, or floats from 0 to 1, as three equal channels."""
+    if values.dtype.kind == "f":
+        grey = np.clip(np.nan_to_num(values), 0, 1) * 255
+    else:
+        grey = np.clip(values, 0, 65535) / 257
+    return np.repeat(np.rint(grey).astype(np.uint8)[..., None], 3, axis=-1)
+
+
+def _from_array(array: Array) -> Array:
+    shape, kind = array.shape, array.dtype
+    if array.ndim not in (2, 3) or 0 in shape or (array.ndim == 3 and shape[2] not in (1, 3, 4)):
+        raise ImageError(f"the picture is an array of shape {shape}; expected (height, width) or (height, width, 3)")
+    _check_size(shape[1], shape[0])
+    if kind == np.uint8:
+        values = array
+    elif kind.kind == "f":
+        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+            raise ImageError("the picture is an array of floats that are not all from 0 to 1")
+        values = np.rint(array * 255).astype(np.uint8)
+    else:
+        raise ImageError(f"the picture is an array of {kind}; expected uint8, or floats from 0 to 1")
+    if values.ndim == 2 or values.shape[2] == 1:
+        return np.repeat(values.reshape(*shape[:2], 1), 3, axis=-1)
+    if values.shape[2] == 4:
+        alpha = values[..., 3:].astype(np.float32) / 255
+        return np.rint(values[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)
+    return np.ascontiguousarray(values)

@@ -1,0 +1,1 @@
+"""Towers: encoders of pictures, one module for each kind of projector of GGUF's second file (mmproj)."""

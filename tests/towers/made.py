@@ -1,0 +1,107 @@
+"""MadeTower: the files of a row, models loaded from them, and what transformers computes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+import hotshoe
+from hotshoe.convert import convert
+from hotshoe.runner.text import TextModel
+from tests.families.row import oracle_class
+from tests.towers.row import TowerRow, found, make_tower_folder
+
+__all__ = ["MadeTower"]
+
+Array = np.ndarray[Any, Any]
+
+
+class MadeTower:
+    """A row with its files. Models stay loaded until ``close``."""
+
+    def __init__(self, name: str, row: TowerRow, folder: Path) -> None:
+        self.name, self.row = name, row
+        self.folder = make_tower_folder(row, folder / "hf")
+        self.path = convert(self.folder, folder / "model.gguf", "f32")
+        self._loaded: dict[str, TextModel] = {}
+
+    def file(self, kind: str = "f32") -> Path:
+        """The file of the encoder, next to the model's, so that it is found there."""
+        path = self.path.with_name(f"mmproj-{kind}.gguf")
+        if not path.exists():
+            convert(self.folder, path, kind, projector=True)
+        return path
+
+    def load(self, device: str) -> TextModel:
+        if device not in self._loaded:
+            self.file()
+            self._loaded[device] = hotshoe.load_model(
+                self.path, device, task="text", n_ctx=256, kv_dtype="f32", projector=self.file()
+            )
+        return self._loaded[device]
+
+    @functools.cached_property
+    def oracle(self) -> Any:
+        return oracle_class(self.row.whole).from_pretrained(self.folder).eval()
+
+    @functools.cached_property
+    def processor(self) -> Any:
+        return found(self.row.processor)(**self.row.options)
+
+    def processed(self, pictures: Sequence[Array]) -> Any:
+        """The inputs that transformers' processor makes of pictures."""
+        return self.processor(images=[PIL.Image.fromarray(p) for p in pictures], return_tensors="pt")
+
+    def features(self, pictures: Sequence[Array]) -> Array:
+        """The rows of all pictures, one after the other."""
+        import torch
+
+        given = dict(self.processed(pictures))
+        with torch.no_grad():
+            found = self.oracle.model.get_image_features(**given)
+        found = getattr(found, "pooler_output", found)
+        parts = found if isinstance(found, (list, tuple)) else [found]
+        rows = [part.reshape(-1, part.shape[-1]).numpy() for part in parts]
+        joined: Array = np.concatenate(rows)
+        return joined
+
+    def logits(self, ids: Sequence[int], pictures: Sequence[Array]) -> Array:
+        """The logits of token ids, in which the row token stands once for each row of a picture."""
+        import torch
+
+        given: dict[str, Any] = dict(self.processed(pictures)) if pictures else {}
+        tokens = torch.tensor([list(ids)])
+        if self.row.typed and pictures:
+            given[self.row.typed] = (tokens == self.row_id).int()
+        with torch.no_grad():
+            logits: Array = self.oracle(input_ids=tokens, **given).logits[0].numpy()
+        return logits
+
+    def prompt(self, text: str, pictures: Sequence[Array]) -> list[int]:
+        """The ids that transformers' processor makes of a text with pictures."""
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(self.folder / "tokenizer.json"), extra_special_tokens=dict(self.row.named)
+        )
+        processor = found(self.row.whole_processor)(self.processor, tokenizer, **self.row.whole_options)
+        given = processor(text=text, images=[PIL.Image.fromarray(p) for p in pictures])
+        ids: list[int] = given["input_ids"][0]
+        return ids
+
+    @property
+    def row_id(self) -> int:
+        return self.load_tokenizer.encode(self.row.tokens[0], add_special=False)[0]
+
+    @functools.cached_property
+    def load_tokenizer(self) -> Any:
+        return hotshoe.load_tokenizer(self.path)
+
+    def close(self) -> None:
+        for model in self._loaded.values():
+            model.close()

@@ -1,0 +1,79 @@
+"""Pictures against transformers: their pixels, their rows, and the logits of texts with pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe.images import read_image
+from hotshoe.runner.items import EmbeddingSpan, Item
+from tests.towers.made import MadeTower
+from tests.towers.row import picture
+
+Array = np.ndarray[Any, Any]
+
+
+def _close(ours: Array, theirs: Array, bound: float) -> None:
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() <= bound * np.abs(theirs).max()
+
+
+def _ids(made: MadeTower, items: list[Item]) -> list[int]:
+    """The items as transformers reads them: the row token once for each row."""
+    ids: list[int] = []
+    for item in items:
+        ids += [made.row_id] * len(item) if isinstance(item, EmbeddingSpan) else [item]
+    return ids
+
+
+def test_pixels(made: MadeTower) -> None:
+    tower = made.load("reference").images.tower  # type: ignore[union-attr]
+    for height, width in made.row.sizes:
+        pixels = picture(height, width)
+        theirs = made.processed([pixels])["pixel_values"].numpy()
+        ours = made.row.pixels(tower, tower.prepare(read_image(pixels)))
+        assert ours.reshape(-1).shape == theirs.reshape(-1).shape
+        assert np.abs(ours.reshape(-1) - theirs.reshape(-1)).max() <= 1e-5
+
+
+def test_prompt(made: MadeTower) -> None:
+    encoder = made.load("reference").images
+    if not made.row.whole_processor or encoder is None:
+        pytest.skip("the row has no processor of texts")
+    place = encoder.tower.placeholder
+    for size in made.row.sizes:
+        pictures = [picture(*size), picture(84, 112)]
+        text = f"one {place}{place} and two"
+        items = encoder.items(text, pictures, add_special=False)
+        assert _ids(made, items) == made.prompt(text, pictures)
+
+
+def test_rows(made: MadeTower, device: str) -> None:
+    model = made.load(device)
+    for height, width in made.row.sizes:
+        pixels = picture(height, width)
+        spans = [i for i in model.images.items("", [pixels], add_special=False) if isinstance(i, EmbeddingSpan)]  # type: ignore[union-attr]
+        _close(np.concatenate([span.array for span in spans]), made.features([pixels]), made.row.bound)
+
+
+@pytest.mark.parametrize("where", ["first", "last", "two", "none"])
+def test_logits(made: MadeTower, device: str, where: str) -> None:
+    model = made.load(device)
+    encoder = model.images
+    assert encoder is not None
+    place = encoder.tower.placeholder
+    first, second = (picture(*size) for size in ((84, 112), (70, 60)))
+    text, pictures = {
+        "first": (f"{place} the quick brown fox", [first]),
+        "last": (f"what is this? {place}", [first]),
+        "two": (f"one {place} and two {place} here", [first, second]),
+        "none": ("the quick brown fox", []),
+    }[where]
+    items = encoder.items(text, pictures, add_special=False)
+    theirs = made.logits(_ids(made, items), pictures)
+    _close(model.logits(items), theirs, made.row.bound)
+    with model.sequence() as sequence:  # in pieces, of which the cache keeps the beginning
+        last = [(sequence.append(*part), len(sequence) - 1) for part in (items[:2], items[2:3], items[3:]) if part]
+    _close(np.stack([logits for logits, _ in last]), theirs[[row for _, row in last]], made.row.bound)
