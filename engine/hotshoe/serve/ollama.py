@@ -16,7 +16,16 @@ from hotshoe.serve import wire
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.openai import shortened
 from hotshoe.serve.processes import ModelProcess
-from hotshoe.serve.requests import Answer, RequestError, parse, refuse, texts_of_messages, tools_of
+from hotshoe.serve.requests import (
+    Answer,
+    RequestError,
+    joined,
+    parse,
+    pictures_of_ollama,
+    plain_messages,
+    refuse,
+    tools_of,
+)
 
 __all__ = ["ACTIONS", "LISTS", "capabilities", "error_body"]
 
@@ -142,7 +151,7 @@ def _ps(front: Front) -> dict[str, Any]:
 def capabilities(ready: wire.Ready) -> list[str]:
     """What a model can do, in Ollama's words."""
     kind = {"text": "completion", "embedding": "embedding", "rerank": "rerank"}[ready.task]
-    return [kind, *["tools"] * ready.calls, *["thinking"] * ready.thinks]
+    return [kind, *["tools"] * ready.calls, *["thinking"] * ready.thinks, *["vision"] * ready.sees]
 
 
 async def _show(front: Front, body: bytes) -> Any:
@@ -178,7 +187,7 @@ async def _chat(front: Front, body: bytes) -> Any:
         raise RequestError(400, f"{request.model} does not support thinking", param="think")
     options = {name: value for name, value in options.items() if name in ready.chat_template}
     job = wire.TextJob(
-        0, messages=texts_of_messages(request.messages), tools=tools, template_options=options,
+        0, messages=plain_messages(request.messages, ready.sees), tools=tools, template_options=options,
         **_format(request.format),
     )  # fmt: skip
 
@@ -205,13 +214,15 @@ async def _generate(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, GenerateRequest)
     refuse(
         request,
-        {"images": ([],), "template": ("",), "context": ([],), "think": (False,)},
+        {"template": ("",), "context": ([],), "think": (False,)},
     )
-    if not request.prompt:
+    if not (request.prompt or request.suffix or request.images):
         return await _load_or_unload(front, request, unknown)
     if request.keep_alive is not None:
         unknown.append("keep_alive")
     ready = await front.loaded(request.model)
+    if request.suffix or request.raw or not ready.chats:
+        refuse(request, {"images": ([],)})
     if request.suffix:
         job = wire.TextJob(0, prompt=request.prompt, suffix=request.suffix, **_format(request.format))
     elif request.raw or not ready.chats:
@@ -219,8 +230,9 @@ async def _generate(front: Front, body: bytes) -> Any:
             raise RequestError(400, "system needs a model with a chat format, and raw: false", param="system")
         job = wire.TextJob(0, prompt=request.prompt, **_format(request.format))
     else:
-        system = [{"role": "system", "content": request.system}] if request.system else []
-        messages = [*system, {"role": "user", "content": request.prompt}]
+        system: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
+        pictures = pictures_of_ollama("images", request.images, ready.sees)
+        messages: list[dict[str, Any]] = [*system, {"role": "user", "content": joined([*pictures, request.prompt])}]
         job = wire.TextJob(0, messages=messages, **_format(request.format))
     return await _answer(front, request, unknown, job, lambda text, _, __: {"response": text})
 

@@ -8,8 +8,8 @@ import itertools
 import json
 import logging
 import sys
-from collections import deque
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
