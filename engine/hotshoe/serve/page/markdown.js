@@ -7,7 +7,7 @@ import { marked } from "marked";
 import { html, IconButton } from "./html.js";
 
 const TAGS = [
-  ..."p br hr strong em del code pre blockquote ul ol li a h3 h4 h5 h6 span".split(" "),
+  ..."p br hr strong em del code pre blockquote ul ol li a h2 h3 h4 h5 h6".split(" "),
   ..."table thead tbody tr th td".split(" "),
 ];
 const RULES = {
@@ -30,7 +30,7 @@ marked.use({
     image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || href)}</a>`,
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
     heading({ tokens, depth }) {
-      const level = Math.min(6, depth + 2); // the page has the first two levels
+      const level = Math.min(6, depth + 1); // the page has the first level
       return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>`;
     },
   },
