@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from typing import Any
@@ -13,7 +12,6 @@ from hotshoe.chat.call_grammar import call_grammar
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import FORMATS
 from hotshoe.sampling import Grammar, GrammarVocabulary
-from hotshoe_core.errors import GrammarError
 
 jsonschema = pytest.importorskip("jsonschema")
 pytest.importorskip("llguidance")

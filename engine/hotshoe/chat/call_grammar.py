@@ -20,7 +20,7 @@ from hotshoe_core.errors import GrammarError
 if TYPE_CHECKING:
     from hotshoe.tokenizers import Tokenizer
 
-__all__ = ["call_grammar"]
+__all__ = ["call_grammar", "reasoning_marks"]
 
 _MOST = 8  # repetitions of a character that a pattern allows without end, such as white space
 _OBJECT_KEYS = frozenset(
@@ -59,6 +59,19 @@ def call_grammar(
     return _Writer(template, tokenizer).grammar(tools, thinking=thinking, several=several)
 
 
+def reasoning_marks(template: ResponseTemplate) -> tuple[str, str] | None:
+    """Return the texts that begin and end the reasoning in a format; None if it has no reasoning."""
+    field = _reasoning(template)
+    if field is None or field.open is None or field.close is None:
+        return None
+    begin, end = (_texts(_parser.parse(each.pattern.pattern, re.DOTALL)) for each in (field.open, field.close))
+    return (begin[0], end[0]) if begin and end and begin[0] and end[0] else None
+
+
+def _reasoning(template: ResponseTemplate) -> Any:
+    return next((f for f in template.fields.values() if f.name.startswith(("reasoning", "thinking"))), None)
+
+
 class _Writer:
     """Writes one grammar: its rules, and what they have in common."""
 
@@ -94,7 +107,7 @@ class _Writer:
 
     def _thinking(self, begun: bool, calls: str) -> str:
         """The reasoning before a call. calls: the pattern with which calls begin."""
-        field = next((f for f in self._template.fields.values() if f.name.startswith(("reasoning", "thinking"))), None)
+        field = _reasoning(self._template)
         if field is None or field.open is None or field.close is None:
             return ""
         rest = self._free(field.close.pattern.pattern)
