@@ -131,6 +131,8 @@ class Ready(msgspec.Struct, tag=True):
     why: str
     chats: bool
     """Whether the model has a chat format."""
+    sees: bool = False
+    """Whether the model reads pictures."""
     chat_template: str = ""
     calls: bool = False
     """Whether the chat format has tools, and their calls can be read."""

@@ -96,6 +96,7 @@ class Worker:
             device=model.device.name,
             why=model.why,
             chats=bool(source),
+            sees=task is Task.TEXT and model.sees,
             chat_template=source,
             calls="tool_calls" in fields and "tools" in source,
             thinks="reasoning_content" in fields,
@@ -147,10 +148,10 @@ class Worker:
         given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar, **job.params}
         parts = None
         if job.messages is not None:
-            text = model.chat_prompt(without_marks(job.messages), job.tools, **job.template_options)
+            chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
             if self._response is not None:
-                parts = Parts(ResponseReader(self._response, text, job.tools or ()))
-            stream = model.stream(model.tokenizer.encode(text, add_special=False), skip_special=parts is None, **given)
+                parts = Parts(ResponseReader(self._response, chat.text, job.tools or ()))
+            stream = model.stream(chat.items, skip_special=parts is None, **given)
         else:
             prompt = job.prompt or ""
             if job.suffix is not None and isinstance(prompt, str):
@@ -201,8 +202,8 @@ class Worker:
     def count(self, model: TextModel, job: wire.CountJob) -> None:
         """Send the number of tokens of a conversation."""
         _require(model, Task.TEXT)
-        text = model.chat_prompt(without_marks(job.messages), job.tools, **job.template_options)
-        self._send(wire.Counted(job.id, len(model.tokenizer.encode(text, add_special=False))))
+        chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
+        self._send(wire.Counted(job.id, chat.n_tokens))
 
     def embed(self, model: EmbeddingModel, job: wire.EmbedJob) -> None:
         """Send the vectors of texts."""
