@@ -97,7 +97,7 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     vision.config.setdefault("image_size", 224)  # it reads pictures of any size; llama.cpp's converter writes this one
     keys = tower_keys(checkpoint, vision) | _rows(checkpoint, vision)
     keys["vision.attention.layer_norm_epsilon"] = vision.number("rms_norm_eps", 1e-6)
-    keys["vision.projector_type"] = "gemma4v"  # beside that of sound, in llama.cpp's files
+    keys["vision.projector_type"] = "gemma4v"  # llama.cpp's files have another one for sound
     vision.require("num_key_value_heads", keys["vision.attention.head_count"], keys["vision.attention.head_count"])
     clipped, standard = bool(vision.config.get("use_clipped_linears")), bool(vision.config.get("standardize"))
     names = _TOWER_NAMES | {f"{name}.linear": to for name, to in _LINEAR.items()}

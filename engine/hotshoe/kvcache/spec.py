@@ -70,8 +70,10 @@ class AttentionSpec:
     """A token attends to ``window // 2`` positions before it, and to as many after it. Only for encoders."""
 
     spans: SpanReach = "whole"
-    """What a row of a bidirectional span (a picture) attends to in the span: "whole": all of it; "windowed": what is not
-    before its window; "causal": nothing after the row itself."""
+    """What a row of a bidirectional span (a picture) attends to in the span.
+
+    "whole": all of it. "windowed": what is not before its window. "causal": nothing after the row itself.
+    """
 
     like: int | None = None
     """The layer whose keys and values this layer reads; it stores none of its own. No other field may be given."""
