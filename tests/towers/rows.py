@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hotshoe.nn.vision import Prepared, Tower
+from tests.families.hybrids import DELTA_WEIGHTS
 from tests.families.row import COMMON, Row
 from tests.towers.row import TowerRow
 
@@ -92,6 +93,13 @@ def _gemma4(config: dict[str, Any], **options: Any) -> TowerRow:
     )
 
 
+_QWEN3_VISION = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64} | {
+    "patch_size": 16,
+    "num_position_embeddings": 49,
+}
+_QWEN3_TEXT = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5]}}
+_QWEN3_OPTIONS = {"patch_size": 16, "min_pixels": 64 * 32 * 32, "max_pixels": 4096 * 32 * 32}
+
 ROWS: dict[str, TowerRow] = {
     "qwen2-vl": TowerRow(
         Row(
@@ -171,5 +179,69 @@ ROWS: dict[str, TowerRow] = {
             vocab_size_per_layer_input=COMMON["vocab_size"],
             **_GEMMA4_TEXT,
         )
+    ),
+    "qwen3-vl": TowerRow(
+        Row(
+            "Qwen3VLForConditionalGeneration",
+            "qwen3vl",
+            _config(_QWEN3_VISION | {"deepstack_visual_indexes": [0, 2]}, head_dim=32, **_QWEN3_TEXT),
+            weights={"patch_embed.proj.weight": _narrow},
+        ),
+        "qwen3vl_merger",
+        _QWEN_PROCESSOR,
+        _QWEN_TOKENS,
+        _QWEN_IDS,
+        _patches,
+        _QWEN3_OPTIONS,
+        typed="mm_token_type_ids",
+    ),
+    "qwen3-vl-moe": TowerRow(
+        Row(
+            "Qwen3VLMoeForConditionalGeneration",
+            "qwen3vlmoe",
+            _config(
+                _QWEN3_VISION | {"deepstack_visual_indexes": [1]},
+                head_dim=32,
+                num_experts=4,
+                num_experts_per_tok=2,
+                moe_intermediate_size=40,
+                **_QWEN3_TEXT,
+            ),
+            weights={"patch_embed.proj.weight": _narrow},
+        ),
+        "qwen3vl_merger",
+        _QWEN_PROCESSOR,
+        _QWEN_TOKENS,
+        _QWEN_IDS,
+        _patches,
+        _QWEN3_OPTIONS,
+        typed="mm_token_type_ids",
+    ),
+    "qwen3.5": TowerRow(
+        Row(
+            "Qwen3_5ForConditionalGeneration",
+            "qwen35",
+            _config(
+                _QWEN3_VISION,
+                head_dim=64,
+                linear_num_key_heads=2,
+                linear_num_value_heads=6,
+                linear_key_head_dim=16,
+                linear_value_head_dim=16,
+                full_attention_interval=2,
+                layer_types=["linear_attention", "full_attention"],
+                rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+                | {"mrope_section": [6, 5, 5], "mrope_interleaved": True},
+            ),
+            weights=DELTA_WEIGHTS | {"patch_embed.proj.weight": _narrow},
+        ),
+        "qwen3vl_merger",
+        _QWEN_PROCESSOR,
+        _QWEN_TOKENS,
+        _QWEN_IDS,
+        _patches,
+        _QWEN3_OPTIONS,
+        typed="mm_token_type_ids",
+        bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
     ),
 }

@@ -19,6 +19,7 @@ __all__ = [
     "RequestError",
     "explain",
     "fields_of",
+    "must_call",
     "joined",
     "parse",
     "picture",
@@ -188,6 +189,27 @@ def _call(i: int, j: int, call: Any) -> dict[str, Any]:
             arguments = msgspec.json.decode(arguments)
     found = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return found | ({"id": call["id"]} if isinstance(call.get("id"), str) else {})
+
+
+def must_call(choice: Any, tools: list[dict[str, Any]] | None) -> list[str] | None:
+    """The tools of which one is to be called: "required", "any", or a tool by name; None for "auto" and "none".
+
+    Raises RequestError for another value, and for a tool that the request does not have.
+    """
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind in (None, "auto", "none"):
+        return None
+    names = [tool["function"]["name"] for tool in tools or ()]
+    if kind in ("required", "any") and names:
+        return names
+    if kind in ("function", "tool", "custom") and isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else choice.get("name")
+        if name in names:
+            return [str(name)]
+        raise RequestError(400, f"tool_choice: there is no tool {name!r:.80}", param="tool_choice")
+    why = "there are no tools" if kind in ("required", "any") else "expected auto, none, required, or a tool by name"
+    raise RequestError(400, f"tool_choice is {choice!r:.80}: {why}", param="tool_choice")
 
 
 def tools_of(tools: list[Any] | None) -> list[dict[str, Any]] | None:

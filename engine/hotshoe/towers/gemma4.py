@@ -93,7 +93,7 @@ class Gemma4(Tower):
     architectures = frozenset({"gemma4"})
     patches: Tensor = tensor("v.patch_embd.weight", use="conv2d", shape=patch_shape)
     tables: Tensor = tensor("v.position_embd.weight", use="take", shape=lambda c, i: (2, None, c.dim))
-    blocks: list[Block] = layers("v.blk")  # type: ignore[assignment]
+    blocks: list[Block] = layers("v.blk")
     bias: Tensor | None = tensor("v.std_bias", use="sub", optional=True, shape=lambda c, i: (c.dim,))
     factor: Tensor | None = tensor("v.std_scale", use="mul", optional=True, shape=lambda c, i: (c.dim,))
     row_norm: UnweightedRMSNorm = submodule()
