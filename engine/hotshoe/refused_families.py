@@ -11,8 +11,6 @@ _DRAFTER = "it drafts tokens for another model and reads that model's hidden sta
 _OTHER_RWKV = "its time mixing differs from that of the other RWKV versions, and few people use it"
 
 REFUSED: dict[str, str] = {
-    "apertus": "not written yet: xIELU with trained numbers for each layer",
-    "arcee": _PLAIN,
     "arctic": "a dense MLP and experts run side by side, each with its own residual",
     "arwkv7": _OTHER_RWKV,
     "baichuan": "the 7B and 13B differ in their positions, and only the number of layers says which a file is",
@@ -47,7 +45,6 @@ REFUSED: dict[str, str] = {
     "hunyuan_vl": "not written yet: positions with four sections",
     "hy_v4": "a version after those that this release knows",
     "jais": "ALiBi with GPT-2's block and scales of its own",
-    "jais2": "not written yet: LayerNorms and squared ReLU",
     "jamba": "not written yet: Mamba-1, attention and experts by layer",
     "jina-bert-v2": "not written yet: an encoder with ALiBi and norms of queries and keys",
     "jina-bert-v3": "not written yet: an encoder whose files come with adapters",
@@ -57,20 +54,16 @@ REFUSED: dict[str, str] = {
     "llama-embed": "not written yet: Llama without a causal mask",
     "maincoder": _PLAIN,
     "maple": "a version after those that this release knows",
-    "mellum": _PLAIN,
     "mimo2": "not written yet: keys and values of different widths, with sinks in some layers",
-    "minicpm": "not written yet: Llama with scales of embedding, residual and logits",
     "minicpm3": "latent attention whose matrices its files keep together, with LongRoPE and scales",
     "minimax-01": "lightning attention in seven of eight layers",
     "minimax-m3": "attention that reads chosen blocks of tokens",
     "mllama": "layers that attend to tiles of pictures; only Ollama's files have this form",
     "mpt": "not written yet: ALiBi and limits of queries, keys and values",
-    "muse-glimmer": _PLAIN,
     "nanbeige": "the same layers run several times",
     "neo-bert": "not written yet: an encoder with RMS norms and a packed SwiGLU",
     "olmo": "not written yet: LayerNorms without weights, and limits of queries, keys and values",
     "openelm": "numbers of heads and sizes of MLPs that differ by layer",
-    "orion": "not written yet: Llama with LayerNorms",
     "paddleocr": "not written yet: ERNIE with positions of pictures",
     "pangu-embedded": _PLAIN,
     "phimoe": "transformers computes LayerNorms where llama.cpp computes RMS norms with a bias, so no oracle decides",
@@ -93,6 +86,5 @@ REFUSED: dict[str, str] = {
     "t5encoder": "not written yet: an encoder with buckets of distances",
     "talkie": "skip connections of the embedding to each layer, and norms without weights",
     "wavtokenizer-dec": _SPEECH,
-    "xverse": _PLAIN,
 }
 """Only for architectures without a model: the reason of one that a distribution implements is not used."""

@@ -70,6 +70,21 @@ _DSA: dict[str, Any] = {
     "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
 }
 
+_MELLUM = {
+    "head_dim": 24,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "rms_norm_eps": 1e-3,
+}
+_MELLUM |= {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+
+
+def _mellum_rope(base: float) -> dict[str, Any]:
+    yarn = {"rope_theta": base, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    return {"full_attention": yarn, "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"}}
+
+
 ROWS: dict[str, Row] = {
     "deepseek-v3.2": Row(
         "DeepseekV32ForCausalLM",
@@ -312,5 +327,12 @@ ROWS: dict[str, Row] = {
             "llama4.attention.temperature_scale": float(np.float32(0.3)),
         },
         llamacpp="its chunks and its temperature are those of the published models",
+    ),
+    "mellum": Row("MellumForCausalLM", "mellum", _MELLUM | {"rope_parameters": _mellum_rope(1e4)}),
+    "mellum-two-bases": Row(
+        "MellumForCausalLM",
+        "mellum",
+        _MELLUM | {"rope_parameters": _mellum_rope(5e5)},
+        llamacpp="it rotates layers with a window by the base of the others",
     ),
 }

@@ -62,9 +62,7 @@ class Checkpoint:
 
     def renamed(self, **names: str) -> Checkpoint:
         """The checkpoint with other names for keys of config.json: ``hidden_size="n_embd"`` for n_embd."""
-        config = dict(self.config)
-        config |= {name: config.pop(old) for name, old in names.items() if old in config}
-        return replace(self, config=Settings(config))
+        return replace(self, config=self.config.renamed(names))
 
     def vision(self, *prefixes: str) -> Checkpoint:
         """The encoder of pictures: what ``vision_config`` says, and the tensors whose names begin with a prefix.
