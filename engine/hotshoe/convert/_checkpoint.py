@@ -60,6 +60,13 @@ class Checkpoint:
         tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
         return replace(self, config=config, tensors=tensors)
 
+    def part(self, key: str) -> Checkpoint:
+        """The checkpoint with the settings inside one key of config.json. Raises ModelFileError unless it is an object."""
+        inner = self.config.get(key)
+        if not isinstance(inner, Settings):
+            raise self.invalid(key, inner, "an object")
+        return replace(self, config=inner)
+
     def renamed(self, **names: str) -> Checkpoint:
         """The checkpoint with other names for keys of config.json: ``hidden_size="n_embd"`` for n_embd."""
         return replace(self, config=self.config.renamed(names))
