@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.dialects import translate
@@ -16,6 +17,7 @@ from hotshoe.nn.binder import bind, check_layers, unused
 from hotshoe.placement.params import PlacementParams
 from hotshoe.runner.base import ModelParts
 from hotshoe.runner.params import RunnerParams
+from hotshoe.store import located
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe.unread_keys import check_all_read
@@ -87,8 +89,12 @@ class LoadRequest:
         options: OptionGroups,
         task: Task | str | None,
         projector: Any = None,
+        known_projector: Path | None = None,
     ) -> LoadRequest:
-        """Check the arguments of ``load_model`` and read the file's header. Raises as ``load_model`` does."""
+        """Check the arguments of ``load_model`` and read the file's header. Raises as ``load_model`` does.
+
+        known_projector: the file that a store has for the model.
+        """
         expected = None if task is None else Task.parse(task)
         if device is not None and not isinstance(device, Iterable):
             raise ModelError(f"device is {described(device)}; expected a device name, or a list of names")
@@ -103,7 +109,7 @@ class LoadRequest:
             check_layers(file, config.n_layers)
             model = model_class(config)
             check_all_read(file.metadata, model)
-            found = _tower_for(projector, file, model)
+            found = _tower_for(projector, file, model, known_projector)
         except BaseException:
             file.close()
             raise
@@ -171,13 +177,13 @@ def model_class_of(file: GGUFFile) -> type[Module]:
         raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
 
 
-def _tower_for(projector: Any, file: GGUFFile, model: Module) -> FoundTower | None:
+def _tower_for(projector: Any, file: GGUFFile, model: Module, known: Path | None) -> FoundTower | None:
     if model.task is Task.TEXT:
-        if projector is None and not any(file.path.parent.glob("*mmproj*.gguf")):
+        if projector is None and known is None and not any(file.path.parent.glob("*mmproj*.gguf")):
             return None
         from hotshoe.load_tower import find_tower  # few models read pictures
 
-        return find_tower(projector, file, model)
+        return find_tower(projector, file, model, known)
     if projector:
         raise ModelError(
             f"projector is {described(projector)}, but this option is for text models only; {file.path} is "
@@ -252,9 +258,10 @@ def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int
 def open_file(path: str | os.PathLike[str], *, own_names: bool = False) -> GGUFFile:
     """Open a GGUF file, and give it GGUF's names if it has others, unless ``own_names``: see hotshoe.dialects.
 
-    Raises ModelFileError, also for a path of another type and for a folder.
+    path: a file, or the name of a model that ``hotshoe list`` shows. Raises ModelNotFoundError for an unknown name, and
+    ModelFileError, also for a path of another type and for a folder.
     """
-    path = file_path("the path of a model", path, ModelFileError)
+    path = file_path("the path of a model", located(path), ModelFileError)
     if path.is_dir():
         raise ModelFileError(
             "is a folder; expected a GGUF file",

@@ -45,10 +45,11 @@ class FoundTower(NamedTuple):
     """Whether it was found next to the model, and not named by the user."""
 
 
-def find_tower(projector: Any, file: GGUFFile, model: Module) -> FoundTower | None:
+def find_tower(projector: Any, file: GGUFFile, model: Module, known: Path | None = None) -> FoundTower | None:
     """Open the tower's file: the one that is given, or the one next to the model's file that belongs to it.
 
-    projector: the path of the file; None to look for it; False for no tower. Raises ModelError if the given file does
+    projector: the path of the file; None to look for it; False for no tower. known: the file that a store has for the
+    model, which is used if it fits; None to look in the model's folder. Raises ModelError if the given file does
     not belong to the model, ModelFileError or WeightsError if it is damaged, UnknownArchitectureError if no
     installed distribution has a tower of its kind.
     """
@@ -69,13 +70,13 @@ def find_tower(projector: Any, file: GGUFFile, model: Module) -> FoundTower | No
             opened.close()
             raise
         return FoundTower(opened, tower, False)
-    return _next_to(file, model)
+    return _next_to(file, model, known)
 
 
-def _next_to(file: GGUFFile, model: Module) -> FoundTower | None:
+def _next_to(file: GGUFFile, model: Module, known: Path | None) -> FoundTower | None:
     """The tower in the model's folder that fits; of several, one in f16, or else the smallest."""
     fitting = []
-    for path in sorted(file.path.parent.glob("*mmproj*.gguf"))[:_MAX_FILES]:
+    for path in [known] if known else sorted(file.path.parent.glob("*mmproj*.gguf"))[:_MAX_FILES]:
         if path == file.path:
             continue
         opened = None

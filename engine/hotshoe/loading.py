@@ -14,6 +14,7 @@ import numpy  # noqa: F401
 from hotshoe.load_options import LoadOptions, group_options
 from hotshoe.load_request import LoadRequest, model_class_of, open_file
 from hotshoe.placement.params import PlacementParams
+from hotshoe.store import verified
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
 from hotshoe_core import Device, DeviceType, Placement
 from hotshoe_core.errors import InsufficientMemoryError, ModelError, PlacementError
@@ -94,6 +95,8 @@ def load_model(
 ) -> TextModel | EmbeddingModel | RerankModel:
     """Load a model from a GGUF file onto a device. Close it, or use it as a context manager.
 
+    path: a file, or a name that ``hotshoe list`` shows: "ORG/REPO:Q4_K_M", "ollama:llama3.2", "lmstudio:ORG/REPO". The
+    files of a named model are compared with their hashes before they are loaded for the first time.
     device: a name or type from ``load_all().devices`` ("cpu", "cuda:0", "gpu"), or several ("cuda:0,cpu"). A device
     that you name is used, or the call fails; it is never replaced. None: the best device, and the CPU for the layers
     that do not fit there.
@@ -113,14 +116,17 @@ def load_model(
       ``layer_devices``, ``fallback``. Without them, as many layers as fit are on the devices other than the CPU. If
       memory runs out, layers are moved to another device, and ``model.placement_report()`` lists the moves.
 
-    Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, OptionError for an unknown option,
+    Raises ModelNotFoundError for an unknown name, ModelFileError, UnknownArchitectureError, WeightsError,
+    TokenizerError, OptionError for an unknown option,
     ModelError for a task or an option that does not fit the file, DTypeError for an unknown ``kv_dtype``,
     DeviceNotFoundError, PlacementError, BackendError or InsufficientMemoryError. Nothing stays loaded then.
     """
     if progress is not None and not callable(progress):
         raise ModelError(f"progress is {described(progress)}; expected a function that takes one number, 0 to 1")
     groups = group_options(options, _PARAMETERS)
-    with LoadRequest.read(path, device, n_ctx, groups, task, projector) as request:
+    stored = verified(path)
+    where, known = (path, None) if stored is None else (stored.path, stored.projector)
+    with LoadRequest.read(where, device, n_ctx, groups, task, projector, known) as request:
         registry = load_all(device=request.device)
         request.load_tower(registry)
         backend = request.open(registry)

@@ -109,7 +109,7 @@ def test_the_table_holds_our_options_and_other_names() -> None:
         (("plan", "m.gguf", "-n", "12"), "unknown option '-n'"),
         (("run", "m.gguf", "--qqq"), "hint: hotshoe run --help lists the options"),
         (("run", "m.gguf", "-ctk", "q8_0"), "--kv-dtype TYPE"),
-        (("run", "-hf", "a/b"), "download the file first"),
+        (("run", "-hf", "a/b"), "hotshoe pull ORG/REPO:QUANT downloads"),
         (("run", "m.gguf", "-i"), "hotshoe chat MODEL"),
         (("run", "m.gguf", "--json-schema", "{}", "--grammar", "g"), "not allowed with"),
         (("plan", "m.gguf", "x"), "unexpected argument 'x'"),

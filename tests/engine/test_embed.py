@@ -257,3 +257,57 @@ def test_a_tokenizer_alone(data: Path) -> None:
     tokenizer = hotshoe.load_tokenizer(data / "bert-tiny-llamacpp.gguf")
     with GGUFFile(data / "bert-tiny-llamacpp.gguf") as file:
         assert tokenizer.vocab_size == len(file.metadata["tokenizer.ggml.tokens"])
+
+
+def test_texts_of_several_callers_are_one_batch(tiny: EmbeddingModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a", "b", "d", "e", "g", "h"]
+    expected = [tiny.embed(text) for text in texts]
+    sizes: list[int] = []
+    compute = tiny._compute
+    monkeypatch.setattr(tiny, "_compute", lambda ids, *a, **k: sizes.append(len(ids)) or compute(ids, *a, **k))
+    found: dict[int, np.ndarray] = {}
+    threads = [
+        threading.Thread(target=lambda i=i: found.__setitem__(i, tiny.embed(texts[i])))  # type: ignore[misc]
+        for i in range(len(texts))
+    ]
+    with tiny._lock:  # the device is busy
+        for thread in threads:
+            thread.start()
+        while len(tiny._waiting) < len(texts):
+            pass
+    for thread in threads:
+        thread.join(60)
+    assert sizes == [6]
+    for i, vector in enumerate(expected):
+        np.testing.assert_allclose(found[i], vector, atol=1e-5)
+    assert tiny._waiting == []
+
+
+def test_a_text_that_fails_fails_alone(tiny: EmbeddingModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN in one row of a batch is for the caller of that row."""
+    expected, compute = tiny.embed("b"), tiny._compute
+
+    def damaged(ids: list[list[int]], *args: object, **options: object) -> np.ndarray:
+        rows = compute(ids, *args, **options).copy()  # type: ignore[arg-type]
+        rows[[len(i) > 4 for i in ids]] = np.nan
+        return rows
+
+    monkeypatch.setattr(tiny, "_compute", damaged)
+    results: dict[str, object] = {}
+
+    def embed(text: str) -> None:
+        try:
+            results[text] = tiny.embed(text)
+        except hotshoe.HotshoeError as error:
+            results[text] = error
+
+    threads = [threading.Thread(target=embed, args=(text,)) for text in ("the river bank of the town", "b")]
+    with tiny._lock:
+        for thread in threads:
+            thread.start()
+        while len(tiny._waiting) < 2:
+            pass
+    for thread in threads:
+        thread.join(60)
+    np.testing.assert_allclose(results["b"], expected, atol=1e-5)  # type: ignore[arg-type]
+    assert "NaN or infinity" in str(results["the river bank of the town"])

@@ -302,10 +302,13 @@ def test_chat(gguf: Callable[..., Path]) -> None:
         stream = model.stream_chat(messages, max_tokens=6, temperature=0)
         text = "".join(stream)
         prompt = model.tokenizer.encode("<|user|>hello camera<|end|>", add_special=False)
+        assert model.chat_prompt(messages) == "<|user|>hello camera<|end|>"
         assert text == model.generate(prompt, max_tokens=6, temperature=0).text
         assert model.chat(messages, max_tokens=6, temperature=0).text == text
         with pytest.raises(ChatTemplateError, match="tools"):
             model.chat(messages, tools=[{"type": "function"}])
+        with pytest.raises(ChatTemplateError, match="enable_thinking"):
+            model.chat_prompt(messages, enable_thinking=False)
 
 
 def test_the_chat_command(

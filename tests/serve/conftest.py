@@ -30,7 +30,7 @@ class Server:
     """A running server. ``lines`` is what it printed."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "hotshoe", "serve", "--port", "0", *arguments]
+        command = [sys.executable, "-m", "hotshoe", "serve", "--port", "0", "--prefix-disk", "0", *arguments]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.lines: list[str] = []
         address = None

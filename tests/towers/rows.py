@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hotshoe.nn.vision import Prepared, Tower
+from tests.families.hybrids import DELTA_WEIGHTS
 from tests.families.row import COMMON, Row
 from tests.towers.row import TowerRow
 
@@ -31,6 +32,10 @@ def _patches(tower: Tower, prepared: Prepared) -> Array:
     return ordered.repeat(2, axis=2).reshape(h * w, -1)
 
 
+def _plain(tower: Tower, prepared: Prepared) -> Array:
+    return prepared.inputs["pixels"]
+
+
 def _narrow(values: Array) -> Array:
     return values * 0.2
 
@@ -44,6 +49,16 @@ _QWEN_TEXT = {"num_attention_heads": 2, "num_key_value_heads": 1} | {
 }
 _QWEN_PROCESSOR = "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl:Qwen2VLImageProcessorPil"
 _QWEN_OPTIONS = {"min_pixels": 8 * 28 * 28, "max_pixels": 4096 * 28 * 28}
+
+_SIGLIP = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+_GEMMA_TOKENS = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
+
+_QWEN3_VISION = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64} | {
+    "patch_size": 16,
+    "num_position_embeddings": 49,
+}
+_QWEN3_TEXT = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5]}}
+_QWEN3_OPTIONS = {"patch_size": 16, "min_pixels": 64 * 32 * 32, "max_pixels": 4096 * 32 * 32}
 
 ROWS: dict[str, TowerRow] = {
     "qwen2-vl": TowerRow(
@@ -59,7 +74,7 @@ ROWS: dict[str, TowerRow] = {
         _QWEN_IDS,
         _patches,
         _QWEN_OPTIONS,
-        typed=True,
+        typed="mm_token_type_ids",
     ),
     "qwen2.5-vl": TowerRow(
         Row(
@@ -78,6 +93,97 @@ ROWS: dict[str, TowerRow] = {
         _QWEN_IDS,
         _patches,
         _QWEN_OPTIONS,
-        typed=True,
+        typed="mm_token_type_ids",
+    ),
+    "gemma3": TowerRow(
+        Row(
+            "Gemma3ForConditionalGeneration",
+            "gemma3",
+            _config(
+                _SIGLIP | {"image_size": 112, "patch_size": 14, "vision_use_head": False},
+                head_dim=16,
+                sliding_window=12,
+                layer_types=["sliding_attention", "full_attention"],
+                query_pre_attn_scalar=16,
+            )
+            | {"mm_tokens_per_image": 4},
+            weights={"patch_embedding.weight": _narrow},
+        ),
+        "gemma3",
+        "transformers.models.gemma3.image_processing_pil_gemma3:Gemma3ImageProcessorPil",
+        _GEMMA_TOKENS,
+        dict(zip(("image_token_id", "boi_token_index", "eoi_token_index"), _GEMMA_TOKENS, strict=True)),
+        _plain,
+        {"size": {"height": 112, "width": 112}, "image_seq_length": 4},
+        typed="token_type_ids",
+        differing=("f32 mm.input_projection.weight",),  # llama.cpp's is always F16
+        published={"vision_tower.": "vision_tower.vision_model."},
+        whole_processor="transformers:Gemma3Processor",
+        whole_options={"image_seq_length": 4},
+        named=dict(zip(("image_token", "boi_token", "eoi_token"), _GEMMA_TOKENS, strict=True)),
+    ),
+    "qwen3-vl": TowerRow(
+        Row(
+            "Qwen3VLForConditionalGeneration",
+            "qwen3vl",
+            _config(_QWEN3_VISION | {"deepstack_visual_indexes": [0, 2]}, head_dim=32, **_QWEN3_TEXT),
+            weights={"patch_embed.proj.weight": _narrow},
+        ),
+        "qwen3vl_merger",
+        _QWEN_PROCESSOR,
+        _QWEN_TOKENS,
+        _QWEN_IDS,
+        _patches,
+        _QWEN3_OPTIONS,
+        typed="mm_token_type_ids",
+    ),
+    "qwen3-vl-moe": TowerRow(
+        Row(
+            "Qwen3VLMoeForConditionalGeneration",
+            "qwen3vlmoe",
+            _config(
+                _QWEN3_VISION | {"deepstack_visual_indexes": [1]},
+                head_dim=32,
+                num_experts=4,
+                num_experts_per_tok=2,
+                moe_intermediate_size=40,
+                **_QWEN3_TEXT,
+            ),
+            weights={"patch_embed.proj.weight": _narrow},
+        ),
+        "qwen3vl_merger",
+        _QWEN_PROCESSOR,
+        _QWEN_TOKENS,
+        _QWEN_IDS,
+        _patches,
+        _QWEN3_OPTIONS,
+        typed="mm_token_type_ids",
+    ),
+    "qwen3.5": TowerRow(
+        Row(
+            "Qwen3_5ForConditionalGeneration",
+            "qwen35",
+            _config(
+                _QWEN3_VISION,
+                head_dim=64,
+                linear_num_key_heads=2,
+                linear_num_value_heads=6,
+                linear_key_head_dim=16,
+                linear_value_head_dim=16,
+                full_attention_interval=2,
+                layer_types=["linear_attention", "full_attention"],
+                rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+                | {"mrope_section": [6, 5, 5], "mrope_interleaved": True},
+            ),
+            weights=DELTA_WEIGHTS | {"patch_embed.proj.weight": _narrow},
+        ),
+        "qwen3vl_merger",
+        _QWEN_PROCESSOR,
+        _QWEN_TOKENS,
+        _QWEN_IDS,
+        _patches,
+        _QWEN3_OPTIONS,
+        typed="mm_token_type_ids",
+        bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
     ),
 }

@@ -18,6 +18,7 @@
     ├── PlacementError          (ValueError)   layers do not fit on the given devices, or an op would leave its device
     ├── ModelError                             a model could not be loaded
     │   ├── ModelFileError                     a file or folder is invalid; names the field and the byte
+    │   ├── ModelNotFoundError                 neither a file nor a model of this machine has that name
     │   ├── UnknownArchitectureError           no model implementation for the file's architecture
     │   ├── WeightsError                       tensors are missing, unexpected, or of the wrong shape
     │   └── ModelDefinitionError (TypeError)   the class of a model is not written correctly
@@ -31,6 +32,7 @@
     ├── ChatTemplateError       (ValueError)   a chat template is missing or invalid, or it rejects a conversation
     ├── TraceError              (ValueError)   a trace cannot be written, read or compared
     ├── MissingPackageError     (ImportError)  an optional package is not installed
+    ├── DownloadError                          a model could not be downloaded; what was there is unchanged
     └── ConversionError                        a checkpoint or file cannot be converted or quantized
 
 A message says what was asked, what was found and what was expected. ``hint`` is the next step; it is printed on a line
@@ -56,6 +58,7 @@ __all__ = [
     "DTypeError",
     "DeviceLostError",
     "DeviceNotFoundError",
+    "DownloadError",
     "ForkedProcessError",
     "GrammarError",
     "GraphError",
@@ -69,6 +72,7 @@ __all__ = [
     "ModelDefinitionError",
     "ModelError",
     "ModelFileError",
+    "ModelNotFoundError",
     "NativeError",
     "OptionError",
     "PlacementError",
@@ -228,6 +232,10 @@ class ModelFileError(ModelError):
         self.offset = offset
 
 
+class ModelNotFoundError(ModelError):
+    """Neither a file nor a model of this machine has that name."""
+
+
 class UnknownArchitectureError(ModelError):
     """No model implementation is registered for the file's architecture."""
 
@@ -278,6 +286,10 @@ class TraceError(HotshoeError, ValueError):
 
 class MissingPackageError(HotshoeError, ImportError):
     """An optional package is not installed; the hint is the command that installs it."""
+
+
+class DownloadError(HotshoeError):
+    """A model could not be downloaded. Models that were there are unchanged."""
 
 
 class ConversionError(HotshoeError):

@@ -28,9 +28,11 @@ DEBUG = "HOTSHOE_DEBUG"
 """This environment variable, if it is not empty, makes errors print the traceback too."""
 
 _COMMANDS = (
-    *("run", "chat", "serve", "embed", "rerank", "devices", "doctor", "plan", "bench"),
+    *("run", "chat", "serve", "embed", "rerank", "pull", "list", "rm", "devices", "doctor", "plan", "bench"),
     *("inspect", "convert", "quantize", "imatrix", "trace", "compare", "conform", "new-plugin", "completion"),
 )
+_MODULES = {"list": "list_models"}
+"""Commands whose modules cannot have their names: in this package, ``list`` is Python's."""
 _EPILOG = "`hotshoe COMMAND --help` explains a command. The first one to try: hotshoe run MODEL.gguf 'Once upon a time'"
 
 
@@ -158,4 +160,5 @@ def _parser() -> tuple[CommandParser, Subparsers[CommandParser]]:
 
 
 def _add(commands: Subparsers[CommandParser], name: str) -> None:
-    importlib.import_module(f"hotshoe.cli.{name.replace('-', '_')}").add_parser(commands)
+    module = _MODULES.get(name, name.replace("-", "_"))
+    importlib.import_module(f"hotshoe.cli.{module}").add_parser(commands)

@@ -49,7 +49,7 @@ of that name itself. MODEL is the first argument."""
 _ADVICE = {
     ("-ctk", "-ctv", "--cache-type-k", "--cache-type-v"): "keys and values have one type here: --kv-dtype TYPE",
     ("-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"): (
-        "hotshoe loads files of this machine: download the file first (hf download REPO FILE.gguf), then name it"
+        "hotshoe pull ORG/REPO:QUANT downloads a model; then give its name in the place of the file"
     ),
     ("-i", "--interactive", "-cnv", "--conversation"): "hotshoe chat MODEL holds a conversation",
     ("-no-cnv", "--no-conversation"): "leave it out: hotshoe run continues a text, hotshoe chat holds a conversation",
@@ -81,9 +81,9 @@ COMMAND_HINTS = {
     "complete": "did you mean 'run'?",
     "cli": "did you mean 'run' or 'chat'?",
     "perplexity": "in Python: model.score(text).perplexity",
-    "pull": "hotshoe loads files of this machine: download a GGUF file first (hf download REPO FILE.gguf)",
-    "list": "hotshoe keeps no list of models: every command takes the path of a file",
-    "ps": "hotshoe keeps no models loaded: each command loads its own",
+    "ls": "did you mean 'list'?",
+    "download": "did you mean 'pull'?",
+    "stop": "hotshoe ps shows what a running server has loaded; it unloads a model when another one needs its place",
 }
 """Commands of other programs, and what to do instead."""
 

@@ -76,7 +76,7 @@ def _specs(args: argparse.Namespace) -> list[Any]:
     from hotshoe.serve.processes import ModelSpec
     from hotshoe_core.errors import OptionError
 
-    options = dict(load_options(args))
+    options = _prefix_options() | dict(load_options(args))
     found: dict[str, ModelSpec] = {}
     for given in args.models:
         name, equals, path = given.partition("=")
@@ -88,6 +88,17 @@ def _specs(args: argparse.Namespace) -> list[Any]:
             raise OptionError(f"two models are called {name}", hint="give one of them a name: NAME=FILE")
         found[name] = ModelSpec(name, path, args.device, args.ctx, options)
     return list(found.values())
+
+
+def _prefix_options() -> dict[str, Any]:
+    """Where beginnings of texts go that the cache has no more room for, unless options say otherwise."""
+    from hotshoe_loader.cache import reports_folder
+
+    options: dict[str, Any] = {"prefix_memory": 1 << 30}
+    reports = reports_folder()
+    if reports is not None:
+        options |= {"prefix_disk": 4 << 30, "prefix_folder": str(reports.parent / "prefixes")}
+    return options
 
 
 def _keys(path: Path | None) -> frozenset[str]:

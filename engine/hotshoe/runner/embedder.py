@@ -51,9 +51,7 @@ class EmbeddingModel(EncoderModel):
             return vector
         batch_size = integer("batch_size", batch_size, 1, ShapeError)
         ids = self._tokenize(texts, flag("truncate", truncate))
-        out = np.empty((len(ids), self.dim), np.float32)
-        lengths = [len(i) for i in ids]
-        return self._in_batches(out, lengths, batch_size, lambda rows: self._compute([ids[r] for r in rows]), progress)
+        return self._in_batches(ids, None, batch_size, progress).reshape(len(ids), self.dim)
 
     def hidden_states(self, text: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Return the last layer's state of each token of a text, before pooling: float32 (n, dim)."""

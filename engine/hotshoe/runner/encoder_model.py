@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,6 +47,23 @@ class EncoderSignature(NamedTuple):
     """Whether it has token types as an input."""
 
 
+@dataclass(slots=True, eq=False)
+class _Text:
+    """A text that a caller waits for."""
+
+    caller: object
+    ids: Sequence[int]
+    types: Sequence[int] | None
+    batch_size: int
+    row: Array | None = None
+    """What was computed."""
+    error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.row is not None or self.error is not None
+
+
 def _n_counted(signature: EncoderSignature) -> int:
     """Return the number of tokens that a graph counts for in the cache of graphs."""
     return max(_MIN_TOKENS, signature.n_texts * signature.n_tokens)
@@ -63,6 +82,9 @@ class EncoderModel(LoadedModel):
         """Whether each token attends only to itself and earlier tokens."""
         self._spec = _spec_of(model)
         self._attention = _attention_of(self._spec, self.causal)
+        self._waiting: list[_Text] = []
+        """The texts of all callers, in the order they came."""
+        self._waiting_lock = threading.Lock()
         self._contexts: ContextCache[EncoderSignature] = ContextCache(self._build, _TOKENS_KEPT, _n_counted)
 
     def _finish(self, pooled: Tensor) -> Tensor:
@@ -76,12 +98,17 @@ class EncoderModel(LoadedModel):
         return states
 
     def _compute(
-        self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None, *, pooled: bool = True
+        self,
+        ids: Sequence[Sequence[int]],
+        types: Sequence[Sequence[int]] | None = None,
+        *,
+        pooled: bool = True,
+        check: bool = True,
     ) -> Array:
         """Compute one batch: vectors (b, …), or states (b, n, dim) unless ``pooled``.
 
         Padding has no effect: the mask is -inf there, and the pooling weights are 0. Raises BackendError if the model
-        gives NaN or infinity.
+        gives NaN or infinity, unless ``check`` is False.
         """
         lengths = np.array([len(i) for i in ids])
         n = self._padded_length(int(lengths.max()))
@@ -99,7 +126,7 @@ class EncoderModel(LoadedModel):
             built.context.compute({tensor: feeds[name] for name, tensor in built.inputs.items()})
             out = built.outputs[0].read()
         counted = out if pooled else out[inside]
-        if not np.isfinite(counted).all():
+        if check and not np.isfinite(counted).all():
             raise self._not_finite()
         return out
 
@@ -148,37 +175,63 @@ class EncoderModel(LoadedModel):
                 views[part] = SharedView(part, views[stored])
         return per_layer(self._spec, views)
 
-    def _batches(self, lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-        """Yield the indices of texts in batches of similar length, longest first.
+    def _in_batches(
+        self,
+        ids: Sequence[Sequence[int]],
+        types: Sequence[Sequence[int]] | None,
+        batch_size: int,
+        progress: Callable[[float], None] | None,
+    ) -> Array:
+        """Compute one row for each text, batch by batch: (n, …). Texts of callers in other threads join the batches."""
+        if progress is not None and not callable(progress):
+            raise InputTypeError(f"progress is {described(progress)}; expected a function of a fraction")
+        caller = object()
+        texts = [_Text(caller, each, None if types is None else types[i], batch_size) for i, each in enumerate(ids)]
+        with self._waiting_lock:
+            self._waiting += texts
+        try:
+            done = 0
+            while done < len(texts):
+                with self._lock:
+                    if sum(text.done for text in texts) == done:  # otherwise another caller did some meanwhile
+                        self._compute_batch()
+                done = sum(text.done for text in texts)
+                error = next((text.error for text in texts if text.error is not None), None)
+                if error is not None:
+                    raise error
+                if progress is not None:
+                    progress(done / len(texts))
+        finally:
+            with self._waiting_lock:
+                self._waiting = [text for text in self._waiting if text.caller is not caller]
+        return np.stack([text.row for text in texts if text.row is not None]) if texts else np.empty((0, 0), np.float32)
+
+    def _compute_batch(self) -> None:
+        """Compute some of the texts that wait: the longest one of the first caller, and others that are little shorter.
 
         So there is little padding, and the largest graph comes first.
         """
         n_batch = self.params.n_batch or _TOKENS
-        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-        start = 0
-        while start < len(order):
-            size = max(1, min(batch_size, n_batch // lengths[order[start]]))
-            yield order[start : start + size]
-            start += size
-
-    def _in_batches(
-        self,
-        out: Array,
-        lengths: Sequence[int],
-        batch_size: int,
-        compute: Callable[[list[int]], Array],
-        progress: Callable[[float], None] | None,
-    ) -> Array:
-        """Fill ``out``, one row for each text, batch by batch."""
-        if progress is not None and not callable(progress):
-            raise InputTypeError(f"progress is {described(progress)}; expected a function of a fraction")
-        done = 0
-        for rows in self._batches(lengths, batch_size):
-            out[rows] = compute(rows)
-            done += len(rows)
-            if progress is not None:
-                progress(done / len(lengths))
-        return out
+        with self._waiting_lock:
+            first = self._waiting[0]
+            longest = max(len(text.ids) for text in self._waiting if text.caller is first.caller)
+            typed = first.types is not None
+            fitting = [t for t in self._waiting if len(t.ids) <= longest and (t.types is not None) == typed]
+            size = max(1, min(first.batch_size, n_batch // longest))
+            batch = sorted(fitting, key=lambda text: -len(text.ids))[:size]
+            self._waiting = [text for text in self._waiting if text not in batch]
+        try:
+            types = None if first.types is None else [text.types or () for text in batch]
+            rows = self._compute([text.ids for text in batch], types, check=False)
+            for text, row in zip(batch, rows, strict=True):
+                text.row, text.error = row, None if np.isfinite(row).all() else self._not_finite()
+        except Exception as error:
+            for text in batch:
+                text.error = error
+        except BaseException:  # Ctrl-C ends this caller, not the others
+            with self._waiting_lock:
+                self._waiting = batch + self._waiting
+            raise
 
     def _graph_of(self, n_tokens: int) -> Context:
         n_tokens = integer("n_tokens", n_tokens, 1, InputTooLongError)

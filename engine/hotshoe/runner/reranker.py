@@ -93,13 +93,9 @@ class RerankModel(EncoderModel):
         batch_size = integer("batch_size", batch_size, 1, ShapeError)
         given = listed("pairs", pairs, "an iterable of pairs of texts", InputTypeError)
         encoded = self._encode(given, flag("truncate", truncate))
-        out = np.empty(len(encoded), np.float32)
-        lengths = [len(ids) for ids, _ in encoded]
-
-        def compute(rows: list[int]) -> np.ndarray[Any, Any]:
-            return self._scores(self._compute([encoded[r][0] for r in rows], [encoded[r][1] for r in rows]))
-
-        return self._in_batches(out, lengths, batch_size, compute, progress)
+        ids, types = [pair[0] for pair in encoded], [pair[1] for pair in encoded]
+        logits = self._in_batches(ids, types, batch_size, progress)
+        return self._scores(logits.reshape(len(encoded), self.n_labels)).astype(np.float32)
 
     def _encode(self, pairs: list[tuple[str, str]], truncate: bool) -> list[EncodedPair]:
         if self._template is None:

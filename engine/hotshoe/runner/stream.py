@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hotshoe.runner.engine import Engine
+from hotshoe.runner.items import Row
 from hotshoe.runner.jobs import FinishReason, Generation
 from hotshoe.runner.slots import Nearest
 from hotshoe.sampling import Sampled, StopMatcher
@@ -106,6 +107,11 @@ class Stream:
         # the engine must not compute for a dropped stream. No lock: the garbage collector may call this
         if getattr(self, "completion", None) is not None and self.completion.finish_reason is None:
             self._generation.finish = "cancelled"
+
+    @property
+    def prompt(self) -> list[Row]:
+        """The rows of the prompt."""
+        return self._generation.sequence.items.rows[: self._generation.n_prompt]
 
     def close(self) -> None:
         """End the text here. Idempotent."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -14,6 +14,9 @@ from starlette.responses import Response, StreamingResponse
 from hotshoe.serve import wire
 from hotshoe.serve.processes import BusyError, JobFailedError, ModelProcess, ModelSpec, ProcessLostError
 from hotshoe.serve.requests import Answer, RequestError, explain
+
+if TYPE_CHECKING:
+    from hotshoe.serve.metrics import Metrics
 
 __all__ = ["Front", "gather", "json_response", "merged"]
 
@@ -39,6 +42,11 @@ class Front:
         """
         loading = asyncio.Lock()
         self.processes = {spec.name: ModelProcess(spec, loading, max_jobs) for spec in specs}
+        self.metrics = _metrics()
+        """None without the package prometheus-client."""
+        for process in self.processes.values():
+            if self.metrics is not None:
+                process.observe = self.metrics.observe
         self.max_jobs = max_jobs
         self.keys = keys
         self.hosts = hosts
@@ -96,6 +104,14 @@ class Front:
     async def stop(self) -> None:
         """End all processes."""
         await asyncio.gather(*(process.stop() for process in self.processes.values()))
+
+
+def _metrics() -> Metrics | None:
+    try:
+        from hotshoe.serve.metrics import Metrics
+    except ImportError:
+        return None
+    return Metrics()
 
 
 def _headers(ignored: Sequence[str]) -> dict[str, str]:

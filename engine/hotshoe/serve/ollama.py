@@ -16,7 +16,16 @@ from hotshoe.serve import wire
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.openai import shortened
 from hotshoe.serve.processes import ModelProcess
-from hotshoe.serve.requests import Answer, RequestError, parse, refuse, texts_of_messages, tools_of
+from hotshoe.serve.requests import (
+    Answer,
+    RequestError,
+    joined,
+    parse,
+    pictures_of_ollama,
+    plain_messages,
+    refuse,
+    tools_of,
+)
 
 __all__ = ["ACTIONS", "LISTS", "error_body"]
 
@@ -143,7 +152,7 @@ async def _show(front: Front, body: bytes) -> Any:
     process = front.process(request.model or request.name)
     ready = await front.loaded(request.model or request.name)
     kind = {"text": ["completion"], "embedding": ["embedding"], "rerank": ["rerank"]}[ready.task]
-    kind += ["tools"] * ready.calls + ["thinking"] * ready.thinks
+    kind += ["tools"] * ready.calls + ["thinking"] * ready.thinks + ["vision"] * ready.sees
     info = {
         "general.architecture": ready.architecture,
         "general.basename": ready.name,
@@ -173,7 +182,7 @@ async def _chat(front: Front, body: bytes) -> Any:
         raise RequestError(400, f"{request.model} does not support thinking", param="think")
     options = {name: value for name, value in options.items() if name in ready.chat_template}
     job = wire.TextJob(
-        0, messages=texts_of_messages(request.messages), tools=tools, template_options=options,
+        0, messages=plain_messages(request.messages, ready.sees), tools=tools, template_options=options,
         **_format(request.format),
     )  # fmt: skip
 
@@ -200,16 +209,21 @@ async def _generate(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, GenerateRequest)
     refuse(
         request,
-        {"suffix": ("",), "images": ([],), "template": ("",), "context": ([],), "think": (False,)},
+        {"template": ("",), "context": ([],), "think": (False,)},
     )
     ready = await front.loaded(request.model)
-    if request.raw or not ready.chats:
+    if request.suffix or request.raw or not ready.chats:
+        refuse(request, {"images": ([],)})
+    if request.suffix:
+        job = wire.TextJob(0, prompt=request.prompt, suffix=request.suffix, **_format(request.format))
+    elif request.raw or not ready.chats:
         if request.system:
             raise RequestError(400, "system needs a model with a chat format, and raw: false", param="system")
         job = wire.TextJob(0, prompt=request.prompt, **_format(request.format))
     else:
-        system = [{"role": "system", "content": request.system}] if request.system else []
-        messages = [*system, {"role": "user", "content": request.prompt}]
+        system: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
+        pictures = pictures_of_ollama("images", request.images, ready.sees)
+        messages: list[dict[str, Any]] = [*system, {"role": "user", "content": joined([*pictures, request.prompt])}]
         job = wire.TextJob(0, messages=messages, **_format(request.format))
     return await _answer(front, request, unknown, job, lambda text, _, __: {"response": text})
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from hotshoe.serve import wire
 __all__ = ["BusyError", "JobFailedError", "ModelProcess", "ModelSpec", "ProcessLostError"]
 
 _log = logging.getLogger(__name__)
-_FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted)
+_FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted, wire.Tokens, wire.Detokenized)
 _SECONDS_TO_END = 10.0
 _WORKER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.serve.worker import main; main()"
 """The program of a model's process. It imports from where the server does: ``-I`` adds no other folders."""
@@ -61,6 +62,8 @@ class ModelProcess:
         self.spec = spec
         self.ready: wire.Ready | None = None
         """What the model said of itself; None while it is not loaded."""
+        self.observe: Callable[[str, wire.Event, float], None] = lambda name, event, seconds: None
+        """Told each event of a job, with the seconds since the job came."""
         self._loading = loading
         self._load: asyncio.Task[wire.Ready] | None = None
         """The newest load. It belongs to no job: a client that leaves does not end it for others."""
@@ -128,6 +131,7 @@ class ModelProcess:
         """
         if self.n_jobs >= self._max_jobs:
             raise BusyError(f"{self.spec.name} has {self._max_jobs} requests already (--max-requests)")
+        start = time.perf_counter()
         self._n_waiting += 1
         try:
             await self.start()
@@ -146,6 +150,7 @@ class ModelProcess:
                 finished = event is None or isinstance(event, (*_FINAL, wire.Failed))
                 if event is None:
                     raise self._lost()
+                self.observe(self.spec.name, event, time.perf_counter() - start)
                 if isinstance(event, wire.Failed):
                     raise JobFailedError(event)
                 yield event

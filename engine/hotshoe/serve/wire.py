@@ -11,6 +11,9 @@ __all__ = [
     "Cancel",
     "CountJob",
     "Counted",
+    "DetokenizeJob",
+    "Detokenized",
+    "Difference",
     "EmbedJob",
     "Event",
     "Failed",
@@ -25,6 +28,8 @@ __all__ = [
     "Started",
     "TextJob",
     "TokenLogprob",
+    "TokenizeJob",
+    "Tokens",
     "Vectors",
     "decode_event",
     "decode_order",
@@ -59,6 +64,26 @@ class TextJob(msgspec.Struct, tag=True):
     tools: list[dict[str, Any]] | None = None
     template_options: dict[str, Any] = {}
     """More variables for the chat template."""
+    suffix: str | None = None
+    """The text after a gap, which is to be filled after ``prompt``; None: there is no gap."""
+    files: list[tuple[str, str]] = []
+    """Names and contents of other files, for a gap."""
+
+
+class TokenizeJob(msgspec.Struct, tag=True):
+    """Turn a text into tokens."""
+
+    id: int
+    text: str
+    add_special: bool
+    parse_special: bool
+
+
+class DetokenizeJob(msgspec.Struct, tag=True):
+    """Turn tokens into a text."""
+
+    id: int
+    ids: list[int]
 
 
 class EmbedJob(msgspec.Struct, tag=True):
@@ -106,6 +131,8 @@ class Ready(msgspec.Struct, tag=True):
     why: str
     chats: bool
     """Whether the model has a chat format."""
+    sees: bool = False
+    """Whether the model reads pictures."""
     chat_template: str = ""
     calls: bool = False
     """Whether the chat format has tools, and their calls can be read."""
@@ -126,11 +153,39 @@ class Started(msgspec.Struct, tag=True):
     """Tokens of the prompt that the cache had already."""
 
 
+class Difference(msgspec.Struct):
+    """Where a prompt and the nearest text in the cache part."""
+
+    position: int
+    """The number of the first token that differs."""
+    before: str
+    """The end of what both have in common."""
+    prompt: str
+    """What the prompt goes on with."""
+    cached: str
+    """What the cached text has there."""
+
+
 class Counted(msgspec.Struct, tag=True):
     """The tokens of a CountJob."""
 
     id: int
     n_tokens: int
+
+
+class Tokens(msgspec.Struct, tag=True):
+    """The tokens of a TokenizeJob, and the bytes of each."""
+
+    id: int
+    ids: list[int]
+    pieces: list[bytes]
+
+
+class Detokenized(msgspec.Struct, tag=True):
+    """The text of a DetokenizeJob."""
+
+    id: int
+    text: str
 
 
 class TokenLogprob(msgspec.Struct):
@@ -175,6 +230,8 @@ class Finished(msgspec.Struct, tag=True):
     seed: int
     stop_text: str | None
     """The stop text that ended it; None if something else did."""
+    difference: Difference | None = None
+    """Why no more of the prompt was cached; None if no cached text begins like it, or the whole of one was used."""
 
 
 class Vectors(msgspec.Struct, tag=True):
@@ -203,9 +260,9 @@ class Failed(msgspec.Struct, tag=True):
     hint: str | None = None
 
 
-Job = Union[TextJob, EmbedJob, RankJob, CountJob]  # noqa: UP007 | msgspec reads it when the program runs
-Order = Union[Load, TextJob, EmbedJob, RankJob, CountJob, Cancel]  # noqa: UP007
-Event = Union[Ready, Started, Piece, CallMade, Finished, Vectors, Scores, Counted, Failed]  # noqa: UP007
+Job = Union[TextJob, EmbedJob, RankJob, CountJob, TokenizeJob, DetokenizeJob]  # noqa: UP007 | msgspec reads it when the program runs
+Order = Union[Load, TextJob, EmbedJob, RankJob, CountJob, TokenizeJob, DetokenizeJob, Cancel]  # noqa: UP007
+Event = Union[Ready, Started, Piece, CallMade, Finished, Vectors, Scores, Counted, Tokens, Detokenized, Failed]  # noqa: UP007
 
 _encoder = msgspec.msgpack.Encoder()
 _orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from hotshoe.chat.parts import Call, Parts, Text
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
+from hotshoe.runner.infill import infill_prompt
 from hotshoe.serve import wire
+from hotshoe.serve.marks import without_marks
 from hotshoe.tasks import Task
-from hotshoe_core.errors import ChatTemplateError, HotshoeError
+from hotshoe_core.errors import ChatTemplateError, HotshoeError, TokenizerError
 
 if TYPE_CHECKING:
     from hotshoe.runner.embedder import EmbeddingModel
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from hotshoe.runner.text import TextModel
 
 __all__ = ["main"]
+
+_SHOWN = 8
+"""Tokens before the first one that differs, which are shown to tell where it is."""
+
 
 _SEQUENCES = 4
 """The texts of full length for which the cache has room, if no option says otherwise."""
@@ -63,6 +69,9 @@ class Worker:
                 if isinstance(order, wire.TextJob):
                     self._streams[order.id] = None
                 threading.Thread(target=self._answer, args=(model, order), daemon=True).start()
+        for id in list(self._streams):
+            self._cancel(id)
+        model.close()  # keeps the beginnings of texts for the next time
         return 0
 
     def _ready(self, model: Any) -> wire.Ready:
@@ -87,6 +96,7 @@ class Worker:
             device=model.device.name,
             why=model.why,
             chats=bool(source),
+            sees=task is Task.TEXT and model.sees,
             chat_template=source,
             calls="tool_calls" in fields and "tools" in source,
             thinks="reasoning_content" in fields,
@@ -138,12 +148,15 @@ class Worker:
         given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar, **job.params}
         parts = None
         if job.messages is not None:
-            text = model.chat_prompt(job.messages, job.tools, **job.template_options)
+            chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
             if self._response is not None:
-                parts = Parts(ResponseReader(self._response, text, job.tools or ()))
-            stream = model.stream(model.tokenizer.encode(text, add_special=False), skip_special=parts is None, **given)
+                parts = Parts(ResponseReader(self._response, chat.text, job.tools or ()))
+            stream = model.stream(chat.items, skip_special=parts is None, **given)
         else:
-            stream = model.stream(job.prompt or "", **given)
+            prompt = job.prompt or ""
+            if job.suffix is not None and isinstance(prompt, str):
+                prompt = infill_prompt(model.tokenizer, prompt, job.suffix, job.files)
+            stream = model.stream(prompt, **given)
         with stream:
             self._streams[job.id] = stream
             self._send_pieces(model, stream, job, start, parts)
@@ -171,13 +184,26 @@ class Worker:
                 self._send(wire.Piece(job.id, part.text, logprobs, part.kind))
         seconds = queued or 0.0, done.prompt_seconds, done.decode_seconds
         counts = done.n_prompt, done.n_cached, len(done.tokens)
-        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, done.seed, done.stop_text))
+        ending = done.seed, done.stop_text, _difference(model, stream)
+        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, *ending))
+
+    def tokenize(self, model: Any, job: wire.TokenizeJob) -> None:
+        """Send the tokens of a text."""
+        ids = model.tokenizer.encode(job.text, add_special=job.add_special, parse_special=job.parse_special)
+        self._send(wire.Tokens(job.id, ids, [model.tokenizer.piece(id) for id in ids]))
+
+    def detokenize(self, model: Any, job: wire.DetokenizeJob) -> None:
+        """Send the text of tokens. Raises TokenizerError for an id outside the vocabulary."""
+        size = model.tokenizer.vocab_size
+        if (wrong := next((id for id in job.ids if not 0 <= id < size), None)) is not None:
+            raise TokenizerError(f"token id {wrong} is outside the vocabulary of {size} tokens")
+        self._send(wire.Detokenized(job.id, model.tokenizer.decode(job.ids, skip_special=False)))
 
     def count(self, model: TextModel, job: wire.CountJob) -> None:
         """Send the number of tokens of a conversation."""
         _require(model, Task.TEXT)
-        text = model.chat_prompt(job.messages, job.tools, **job.template_options)
-        self._send(wire.Counted(job.id, len(model.tokenizer.encode(text, add_special=False))))
+        chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
+        self._send(wire.Counted(job.id, chat.n_tokens))
 
     def embed(self, model: EmbeddingModel, job: wire.EmbedJob) -> None:
         """Send the vectors of texts."""
@@ -200,6 +226,8 @@ _METHODS: dict[type, Callable[[Worker, Any, Any], None]] = {
     wire.EmbedJob: Worker.embed,
     wire.RankJob: Worker.rank,
     wire.CountJob: Worker.count,
+    wire.TokenizeJob: Worker.tokenize,
+    wire.DetokenizeJob: Worker.detokenize,
 }
 
 
@@ -235,6 +263,18 @@ def _require(model: Any, task: Task) -> None:
 
     if (found := _task(model)) is not task:
         raise ModelError(f"the request needs {task.description}; this one is {found.description}")
+
+
+def _difference(model: TextModel, stream: Stream) -> wire.Difference | None:
+    """Where the prompt and the nearest cached text parted."""
+    (n, other), rows = stream.completion.nearest, stream.prompt
+    if not isinstance(other, int) or n >= len(rows):
+        return None
+
+    def text(*rows: Any) -> str:
+        return b"".join(model.tokenizer.piece(row) for row in rows if isinstance(row, int)).decode(errors="replace")
+
+    return wire.Difference(n, text(*rows[max(0, n - _SHOWN) : n]), text(rows[n]), text(other))
 
 
 def _logprob(model: TextModel, sampled: Any) -> wire.TokenLogprob:
