@@ -61,7 +61,7 @@ class Checkpoint:
         return replace(self, config=config, tensors=tensors)
 
     def part(self, key: str) -> Checkpoint:
-        """The checkpoint with the settings inside one key of config.json. Raises ModelFileError unless it is an object."""
+        """The checkpoint with the settings that ``key`` holds. Raises ModelFileError unless it is an object."""
         inner = self.config.get(key)
         if not isinstance(inner, Settings):
             raise self.invalid(key, inner, "an object")

@@ -33,7 +33,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     )
     names = {f"layers.mamba.{n}_layernorm": f"ssm_{n}_norm" for n in ("dt", "b", "c")}
     rules = Rules(
-        names=names | {"layers.mamba.x_proj": "ssm_x", "layers.mamba.dt_proj": "ssm_dt"},
+        names=names
+        | {"layers.pre_ff_layernorm": "ffn_norm", "layers.mamba.x_proj": "ssm_x", "layers.mamba.dt_proj": "ssm_dt"},
         required=["ssm_conv1d.bias", "ssm_dt.bias"],
         recipes={"ssm_a": Recipe(minus_exp)},
     )

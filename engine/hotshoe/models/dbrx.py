@@ -17,6 +17,8 @@ class Config(ExpertConfig, LayerNormConfig):
 
 
 class Attention(nn.Attention):
+    config: Config
+
     @property
     def clamp(self) -> float:
         return self.config.clamp

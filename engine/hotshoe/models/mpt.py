@@ -16,6 +16,8 @@ class Config(LayerNormConfig):
 
 
 class Attention(AlibiAttention):
+    config: Config
+
     @property
     def max_bias(self) -> float:
         return self.config.max_bias
