@@ -100,6 +100,14 @@ _QWEN3_VISION = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_he
 _QWEN3_TEXT = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5]}}
 _QWEN3_OPTIONS = {"patch_size": 16, "min_pixels": 64 * 32 * 32, "max_pixels": 4096 * 32 * 32}
 
+_PIXTRAL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48} | {
+    "model_type": "pixtral",
+    "head_dim": 16,
+    "hidden_act": "silu",
+}
+_PIXTRAL_PROCESSOR = "transformers.models.pixtral.image_processing_pil_pixtral:PixtralImageProcessorPil"
+_PIXTRAL_TOKENS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
+
 ROWS: dict[str, TowerRow] = {
     "qwen2-vl": TowerRow(
         Row(
@@ -243,5 +251,42 @@ ROWS: dict[str, TowerRow] = {
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
         bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
+    ),
+    "pixtral": TowerRow(
+        Row(
+            "LlavaForConditionalGeneration",
+            "llama",
+            _config(_PIXTRAL | {"image_size": 128}, model_type="mistral", rms_norm_eps=1e-5)
+            | {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+            weights={"patch_conv.weight": _narrow},
+        ),
+        "pixtral",
+        _PIXTRAL_PROCESSOR,
+        _PIXTRAL_TOKENS,
+        {"image_token_id": "[IMG]"},
+        _plain,
+        {"patch_size": {"height": 16, "width": 16}, "size": {"longest_edge": 128}},
+        # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
+        differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
+        whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
+    ),
+    "mistral3": TowerRow(
+        Row(
+            "Mistral3ForConditionalGeneration",
+            "mistral3",
+            _config(_PIXTRAL | {"image_size": 280, "patch_size": 14}, model_type="ministral3", rms_norm_eps=1e-5)
+            | {"vision_feature_layer": -1, "spatial_merge_size": 2, "tie_word_embeddings": False},
+            weights={"patch_conv.weight": _narrow},
+        ),
+        "pixtral",
+        _PIXTRAL_PROCESSOR,
+        _PIXTRAL_TOKENS,
+        {"image_token_id": "[IMG]"},
+        _plain,
+        {"patch_size": {"height": 28, "width": 28}, "size": {"longest_edge": 280}},
+        # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
+        differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
+        whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
+        whole_options={"patch_size": 14, "spatial_merge_size": 2},
     ),
 }
