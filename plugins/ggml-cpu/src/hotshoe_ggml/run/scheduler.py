@@ -32,10 +32,13 @@ class Scheduler:
         require_memory(graph.n_tensors * _PLANNED)
         if self.native == ffi.NULL:
             self.native = self._new_arena()
+        if self.native == ffi.NULL:
+            raise OutOfMemory(graph.n_tensors * _PLANNED)
         graph.native = kernels().hotshoe_schedule_new(
             self.native, graph.cgraph, graph.units, graph.inputs, len(graph.inputs)
         )
-        if ffi.NULL in (self.native, graph.native):
+        if graph.native == ffi.NULL:
+            self.forget(graph)
             raise OutOfMemory(graph.n_tensors * _PLANNED)
         self._schedules.add(graph)
 
