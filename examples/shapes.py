@@ -17,9 +17,8 @@ COLORS = {
     "green": (40, 150, 60),
     "blue": (40, 70, 200),
     "yellow": (235, 195, 30),
-    "black": (25, 25, 25),
 }
-_NUMBERS = ("No", "One", "Two", "Three")
+_NUMBERS = ("No", "One", "Two")
 
 
 class Shape(NamedTuple):
@@ -36,7 +35,7 @@ class Shape(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """One to three shapes, from left to right, on a plain background."""
+    """One or two shapes, from left to right, on a plain background."""
 
     shapes: tuple[Shape, ...]
     background: tuple[int, int, int] = (245, 245, 245)
@@ -44,11 +43,11 @@ class Scene(NamedTuple):
 
 def random_scene(draws: random.Random) -> Scene:
     """A scene of which no two shapes have the same kind, so that each can be asked for."""
-    n = draws.randint(1, 3)
-    places = sorted(draws.sample(range(3), n))
+    n = draws.randint(1, 2)
+    places = sorted(draws.sample(range(2), n))
     kinds, colors = draws.sample(SHAPES, n), [draws.choice(list(COLORS)) for _ in range(n)]
     shapes = tuple(
-        Shape(kind, color, 19 + 37 * place + draws.randint(-3, 3), draws.randint(20, SIDE - 20), draws.randint(11, 15))
+        Shape(kind, color, 30 + 52 * place + draws.randint(-4, 4), draws.randint(28, SIDE - 28), draws.randint(17, 22))
         for kind, color, place in zip(kinds, colors, places, strict=True)
     )
     grey = draws.randint(215, 255)
@@ -71,9 +70,8 @@ def draw(scene: Scene) -> Image.Image:
 
 
 def _all(scene: Scene) -> str:
-    """The shapes from left to right: "A red circle, a blue square and a black triangle."."""
-    *first, last = map(str, scene.shapes)
-    text = f"{', '.join(first)} and {last}" if first else last
+    """The shapes from left to right: "A red circle and a blue square."."""
+    text = " and ".join(map(str, scene.shapes))
     return f"{text[0].upper()}{text[1:]}."
 
 

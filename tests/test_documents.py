@@ -70,7 +70,7 @@ def test_every_plot_is_current_and_its_numbers_are_in_the_page() -> None:
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=range(4))
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=range(5))
 def test_the_readmes_code_runs_as_it_stands(
     code: str,
     minilm_gguf: Callable[[str], Path],

@@ -5,7 +5,7 @@
 It writes work/hf, a Hugging Face folder, and from it, with hotshoe's converter, work/shapes-{f32,f16,q8_0}.gguf and
 work/mmproj-shapes-{f32,f16}.gguf. It needs PyTorch, transformers, tokenizers and Pillow (pip install --group oracles).
 
-examples/shapes.py draws the pictures: one to three shapes on a plain background. The model is measured on others, drawn
+examples/shapes.py draws the pictures: one or two shapes on a plain background. The model is measured on others, drawn
 with seeds that training never uses.
 """
 
@@ -28,7 +28,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from shapes import ANSWERS, SIDE, Scene, draw, random_scene
 
-BATCH, STEPS, LEARNING_RATE, WARM_UP = 48, 2000, 2e-3, 100
+BATCH, STEPS, LEARNING_RATE, WARM_UP = 48, 1200, 2e-3, 100
 N_TEST, FIRST_TEST = 500, 10**9  # scenes that are measured, and the seed of the first
 PATCH, MERGE = 14, 2
 GRID = SIDE // PATCH
@@ -108,7 +108,12 @@ def make_model(tokenizer: Tokenizer) -> Qwen2VLForConditionalGeneration:
         vision_end_token_id=id_of("<|vision_end|>"), eos_token_id=id_of("<|im_end|>"),
     )  # fmt: skip
     torch.manual_seed(0)
-    return Qwen2VLForConditionalGeneration(config)
+    model = Qwen2VLForConditionalGeneration(config)
+    with torch.no_grad():  # transformers' weights are as small as in models that are a hundred times wider
+        for name, value in model.named_parameters():
+            if value.ndim > 1:
+                value.normal_(0, 0.1 if "embed_tokens" in name else 0.8 / math.prod(value.shape[1:]) ** 0.5)
+    return model
 
 
 def pixels_of(scenes: list[Scene], processor: Qwen2VLImageProcessorPil) -> torch.Tensor:
