@@ -5,8 +5,8 @@
     python benchmarks/serve.py MODEL.gguf --long 16000 --ctx 20000
 
 --check: every greedy answer of hotshoe must be the one that a single client gets, except for near ties. --long: while
-prompts of so many tokens arrive, how long do those wait who talk, and a short request? Servers take turns, with the same
-file and threads; only one computes at a time.
+prompts of so many tokens arrive, how long do those wait who talk, and a short request? Servers take turns, with the
+same file and threads; only one computes at a time.
 """
 
 from __future__ import annotations
