@@ -92,8 +92,7 @@ class MadeTower:
         )
         processor = found(self.row.whole_processor)(self.processor, tokenizer, **self.row.whole_options)
         given = processor(text=text, images=[PIL.Image.fromarray(p) for p in pictures])
-        ids: list[int] = given["input_ids"][0]
-        return ids
+        return [int(token) for token in given["input_ids"][0]]
 
     @property
     def row_id(self) -> int:

@@ -36,6 +36,14 @@ def _plain(tower: Tower, prepared: Prepared) -> Array:
     return prepared.inputs["pixels"]
 
 
+def _gemma4_patches(tower: Tower, prepared: Prepared) -> Array:
+    """Gemma 4's processor writes each patch as one row, and fills up with zeros."""
+    pixels, patch = prepared.inputs["pixels"][0], tower.config.patch_size
+    h, w = (n // patch for n in pixels.shape[1:])
+    rows = pixels.reshape(3, h, patch, w, patch).transpose(1, 3, 2, 4, 0).reshape(h * w, -1)
+    return np.pad(rows, ((0, tower.config.max_pixels // patch**2 - len(rows)), (0, 0)))
+
+
 def _narrow(values: Array) -> Array:
     return values * 0.2
 
@@ -53,12 +61,52 @@ _QWEN_OPTIONS = {"min_pixels": 8 * 28 * 28, "max_pixels": 4096 * 28 * 28}
 _SIGLIP = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 _GEMMA_TOKENS = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
 
+_GEMMA4_TOKENS = ("<|image|>", "<|image>", "<image|>", "<|video|>", "<|audio|>", "<|audio>", "<audio|>")
+_GEMMA4_VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2} | {
+    "head_dim": 16,
+    "intermediate_size": 48,
+    "position_embedding_size": 64,
+}
+_GEMMA4_TEXT = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 12, "final_logit_softcapping": 30.0} | {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "pad_token_id": 0,
+}
+
+
+def _gemma4(config: dict[str, Any], **options: Any) -> TowerRow:
+    return TowerRow(
+        Row(
+            "Gemma4ForConditionalGeneration",
+            "gemma4",
+            config | {"audio_config": None},
+            weights={"_min": lambda v: -1 - abs(v), "_max": lambda v: 1 + abs(v), "input_proj.weight": _narrow},
+        ),
+        "gemma4v",
+        "transformers.models.gemma4.image_processing_pil_gemma4:Gemma4ImageProcessorPil",
+        _GEMMA4_TOKENS,
+        dict(zip(("image_token_id", "boi_token_id", "eoi_token_id", "video_token_id"), _GEMMA4_TOKENS, strict=False)),
+        _gemma4_patches,
+        {"max_soft_tokens": 70},
+        typed="mm_token_type_ids",
+        keys={"clip.vision.image_max_pixels": 70 * 48 * 48},  # llama.cpp has limits of its own
+        **options,
+    )
+
+
 _QWEN3_VISION = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64} | {
     "patch_size": 16,
     "num_position_embeddings": 49,
 }
 _QWEN3_TEXT = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5]}}
 _QWEN3_OPTIONS = {"patch_size": 16, "min_pixels": 64 * 32 * 32, "max_pixels": 4096 * 32 * 32}
+
+_PIXTRAL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48} | {
+    "model_type": "pixtral",
+    "head_dim": 16,
+    "hidden_act": "silu",
+}
+_PIXTRAL_PROCESSOR = "transformers.models.pixtral.image_processing_pil_pixtral:PixtralImageProcessorPil"
+_PIXTRAL_TOKENS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
 
 ROWS: dict[str, TowerRow] = {
     "qwen2-vl": TowerRow(
@@ -121,6 +169,24 @@ ROWS: dict[str, TowerRow] = {
         whole_processor="transformers:Gemma3Processor",
         whole_options={"image_seq_length": 4},
         named=dict(zip(("image_token", "boi_token", "eoi_token"), _GEMMA_TOKENS, strict=True)),
+    ),
+    "gemma4": _gemma4(
+        _config(
+            _GEMMA4_VISION | {"standardize": True},
+            hidden_size_per_layer_input=0,
+            use_bidirectional_attention="vision",
+            **_GEMMA4_TEXT,
+        )
+    ),
+    # the small models: vectors for each layer, limits of linear layers, and no bidirectional spans
+    "gemma4-small": _gemma4(
+        _config(
+            _GEMMA4_VISION | {"use_clipped_linears": True},
+            hidden_size=1536,
+            hidden_size_per_layer_input=16,
+            vocab_size_per_layer_input=COMMON["vocab_size"],
+            **_GEMMA4_TEXT,
+        )
     ),
     "qwen3-vl": TowerRow(
         Row(
@@ -185,5 +251,72 @@ ROWS: dict[str, TowerRow] = {
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
         bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
+    ),
+    "pixtral": TowerRow(
+        Row(
+            "LlavaForConditionalGeneration",
+            "llama",
+            _config(_PIXTRAL | {"image_size": 128}, model_type="mistral", rms_norm_eps=1e-5)
+            | {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+            weights={"patch_conv.weight": _narrow},
+        ),
+        "pixtral",
+        _PIXTRAL_PROCESSOR,
+        _PIXTRAL_TOKENS,
+        {"image_token_id": "[IMG]"},
+        _plain,
+        {"patch_size": {"height": 16, "width": 16}, "size": {"longest_edge": 128}},
+        # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
+        differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
+        whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
+    ),
+    "mistral3": TowerRow(
+        Row(
+            "Mistral3ForConditionalGeneration",
+            "mistral3",
+            _config(_PIXTRAL | {"image_size": 280, "patch_size": 14}, model_type="ministral3", rms_norm_eps=1e-5)
+            | {"vision_feature_layer": -1, "spatial_merge_size": 2, "tie_word_embeddings": False},
+            weights={"patch_conv.weight": _narrow},
+        ),
+        "pixtral",
+        _PIXTRAL_PROCESSOR,
+        _PIXTRAL_TOKENS,
+        {"image_token_id": "[IMG]"},
+        _plain,
+        {"patch_size": {"height": 28, "width": 28}, "size": {"longest_edge": 280}},
+        # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
+        differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
+        whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
+        whole_options={"patch_size": 14, "spatial_merge_size": 2},
+    ),
+    "llava": TowerRow(
+        Row(
+            "LlavaForConditionalGeneration",
+            "llama",
+            _config(
+                _SIGLIP
+                | {"model_type": "clip_vision_model", "num_hidden_layers": 3}
+                # the processor looks at the sizes too
+                | {"image_size": 64, "patch_size": 16},
+                model_type="llama",
+            )
+            | {"vision_feature_layer": -2},
+            weights={"patch_embedding.weight": _narrow},
+        ),
+        "mlp",
+        "transformers.models.clip.image_processing_pil_clip:CLIPImageProcessorPil",
+        ("<image>",),
+        {"image_token_id": "<image>"},
+        _plain,
+        {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}},
+        unrecorded="llama.cpp's converter of LLaVA's encoder reads checkpoints of the original program",
+        published={"vision_tower.": "vision_tower.vision_model."},
+        whole_processor="transformers:LlavaProcessor",
+        whole_options={
+            "patch_size": 16,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+        },
+        named={"image_token": "<image>"},
     ),
 }

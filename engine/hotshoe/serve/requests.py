@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -325,6 +326,7 @@ class Answer:
                     yield event
                 elif isinstance(event, wire.Finished):
                     self.finished = event
+                    self.process.recent.append({"at": round(time.time(), 1)} | self.timings())
         except (BusyError, JobFailedError, ProcessLostError) as error:
             raise explain(error) from error
 

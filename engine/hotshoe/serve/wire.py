@@ -148,6 +148,8 @@ class Ready(msgspec.Struct, tag=True):
     """What is wrong with the file, although it is served; empty if nothing is."""
     dim: int = 0
     """Elements of a hidden state, and of the vector of an embedding model."""
+    memory: dict[str, Any] = {}
+    """``model.memory().to_json()``: bytes by device and layer."""
 
 
 class Started(msgspec.Struct, tag=True):

@@ -105,6 +105,7 @@ class Worker:
             thinks="reasoning_content" in fields,
             warning=warning,
             dim=model.metadata.arch.get("embedding_length", 0),
+            memory=model.memory().to_json(),
         )
 
     def _read(self) -> wire.Order | None:

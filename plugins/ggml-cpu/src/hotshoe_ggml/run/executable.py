@@ -150,7 +150,11 @@ class GgmlExecutable(Executable):
                 self._layouts[leaf] = leaf.handle
 
     def _lower(self, builder: Builder, node: Tensor) -> Any:
-        sources = [None if s is None else self._read_operand(node.op, s, i) for i, s in enumerate(node.sources)]
+        native = self._native
+        sources = [
+            None if s is None else native[s] if s in native else self._read_operand(node.op, s, i)
+            for i, s in enumerate(node.sources)
+        ]
         if TABLE[node.op].overwrites and node not in self._graph.in_place:
             sources[0] = builder.call("cont", sources[0])
         return LOWERINGS[node.op](builder, node, *sources)
