@@ -107,6 +107,8 @@ ROWS: dict[str, TowerRow] = {
         dict(zip(("image_token_id", "boi_token_index", "eoi_token_index"), _GEMMA_TOKENS, strict=True)),
         _plain,
         {"size": {"height": 112, "width": 112}, "image_seq_length": 4},
+        seen_size=(112, 112),
+        unseen="\n\n",
         typed="token_type_ids",
         differing=("f32 mm.input_projection.weight",),  # llama.cpp's is always F16
         published={"vision_tower.": "vision_tower.vision_model."},
