@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import pytest
 
 from tests.support.tiny_text import COMMON, make_tokenizer
 
-__all__ = ["COMMON", "Row", "coarse", "make_folder", "oracle_class", "text_ids"]
+__all__ = ["COMMON", "Row", "coarse", "make_folder", "oracle_class", "stating", "text_ids"]
 
 Array = np.ndarray[Any, Any]
 
@@ -110,6 +111,16 @@ def make_folder(row: Row, folder: Path) -> Path:
     model.save_pretrained(folder)
     row.tokenizer(folder)
     return folder
+
+
+def stating(**settings: Any) -> Callable[[Path], None]:
+    """Write settings into config.json that published checkpoints have, but transformers no longer writes."""
+
+    def prepare(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text()) | settings
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return prepare
 
 
 def oracle_class(row: Row) -> Any:

@@ -153,7 +153,8 @@ class Cells:
             alone = keep & ~bits_of([a.slot for a in allocations]) == 0
             if alone and sum(min(a.start + a.n, most) for a in allocations) + n_ubatch <= self.n:
                 return True
-        return sum(a.n for a in allocations) + min_free <= self.room(keep)
+        n = sum(a.n for a in allocations) + min_free
+        return n <= self.n - self._end or n <= self.room(keep)  # the first is known without looking at the cells
 
     def allocate(self, positions: Array, slots: Array, n_rows: int) -> Array:
         """Return a cell for each row, (n_rows,) I32; may free cells that no token attends to. Raises CacheFullError."""

@@ -27,7 +27,7 @@ from hotshoe.serve.requests import (
     tools_of,
 )
 
-__all__ = ["ACTIONS", "LISTS", "error_body"]
+__all__ = ["ACTIONS", "LISTS", "capabilities", "error_body"]
 
 _VERSION = "0.12.0"
 """The version of Ollama whose interface this is; clients refuse older ones."""
@@ -75,6 +75,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     template: str | None = None
     context: list[int] | None = None
     think: bool | str | None = None
+    keep_alive: int | float | str | None = None
 
 
 class EmbedRequest(msgspec.Struct, kw_only=True):
@@ -147,12 +148,16 @@ def _ps(front: Front) -> dict[str, Any]:
     return {"models": found}
 
 
+def capabilities(ready: wire.Ready) -> list[str]:
+    """What a model can do, in Ollama's words."""
+    kind = {"text": "completion", "embedding": "embedding", "rerank": "rerank"}[ready.task]
+    return [kind, *["tools"] * ready.calls, *["thinking"] * ready.thinks, *["vision"] * ready.sees]
+
+
 async def _show(front: Front, body: bytes) -> Any:
     request, _ = parse(body, ShowRequest)
     process = front.process(request.model or request.name)
     ready = await front.loaded(request.model or request.name)
-    kind = {"text": ["completion"], "embedding": ["embedding"], "rerank": ["rerank"]}[ready.task]
-    kind += ["tools"] * ready.calls + ["thinking"] * ready.thinks + ["vision"] * ready.sees
     info = {
         "general.architecture": ready.architecture,
         "general.basename": ready.name,
@@ -163,7 +168,7 @@ async def _show(front: Front, body: bytes) -> Any:
         {
             "details": _details(process),
             "model_info": info,
-            "capabilities": kind,
+            "capabilities": capabilities(ready),
             "template": ready.chat_template,
             "parameters": f"num_ctx {ready.n_ctx}",
             "modelfile": "",
@@ -211,6 +216,10 @@ async def _generate(front: Front, body: bytes) -> Any:
         request,
         {"template": ("",), "context": ([],), "think": (False,)},
     )
+    if not (request.prompt or request.suffix or request.images):
+        return await _load_or_unload(front, request, unknown)
+    if request.keep_alive is not None:
+        unknown.append("keep_alive")
     ready = await front.loaded(request.model)
     if request.suffix or request.raw or not ready.chats:
         refuse(request, {"images": ([],)})
@@ -226,6 +235,23 @@ async def _generate(front: Front, body: bytes) -> Any:
         messages: list[dict[str, Any]] = [*system, {"role": "user", "content": joined([*pictures, request.prompt])}]
         job = wire.TextJob(0, messages=messages, **_format(request.format))
     return await _answer(front, request, unknown, job, lambda text, _, __: {"response": text})
+
+
+async def _load_or_unload(front: Front, request: GenerateRequest, unknown: list[str]) -> Any:
+    """Answer a request without a prompt: it loads the model or, if ``keep_alive`` is 0, unloads it."""
+    process = front.process(request.model)
+    unloads = request.keep_alive in (0, "0", "0s", "0m", "0h")
+    if request.keep_alive is not None and not unloads:
+        unknown.append("keep_alive")
+    ignored = front.ignored(unknown, _HARMLESS)
+    if unloads and process.n_jobs:
+        raise RequestError(409, f"{process.spec.name} works on {process.n_jobs} requests; unload it after them")
+    if unloads:
+        await process.stop()
+    else:
+        await front.loaded(request.model)
+    done = {"response": "", "done": True, "done_reason": "unload" if unloads else "load"}
+    return json_response({"model": request.model, "created_at": _now()} | done, ignored)
 
 
 def _format(format: str | dict[str, Any] | None) -> dict[str, Any]:

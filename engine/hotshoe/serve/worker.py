@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from hotshoe.chat.call_grammar import call_grammar, reasoning_marks
 from hotshoe.chat.parts import Call, Parts, Text
+from hotshoe.chat.reasoning import ReasoningBudget
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
 from hotshoe.runner.infill import infill_prompt
+from hotshoe.sampling import Grammar
 from hotshoe.serve import wire
 from hotshoe.serve.marks import without_marks
 from hotshoe.tasks import Task
@@ -102,6 +105,7 @@ class Worker:
             thinks="reasoning_content" in fields,
             warning=warning,
             dim=model.metadata.arch.get("embedding_length", 0),
+            memory=model.memory().to_json(),
         )
 
     def _read(self) -> wire.Order | None:
@@ -150,7 +154,9 @@ class Worker:
         if job.messages is not None:
             chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
             if self._response is not None:
-                parts = Parts(ResponseReader(self._response, chat.text, job.tools or ()))
+                reader = ResponseReader(self._response, chat.text, job.tools or ())
+                given |= self._bound(model, job, begun=reader.is_reasoning)
+                parts = Parts(reader)
             stream = model.stream(chat.items, skip_special=parts is None, **given)
         else:
             prompt = job.prompt or ""
@@ -160,6 +166,20 @@ class Worker:
         with stream:
             self._streams[job.id] = stream
             self._send_pieces(model, stream, job, start, parts)
+
+    def _bound(self, model: TextModel, job: wire.TextJob, *, begun: bool) -> dict[str, Any]:
+        """The grammar of a text that must call a tool, and the limit of its reasoning. begun: the prompt began it."""
+        template = self._response
+        assert template is not None
+        constraint: Any = None
+        if job.must_call is not None:
+            tools = [tool for tool in job.tools or () if tool["function"]["name"] in job.must_call]
+            lark = call_grammar(template, tools, model.tokenizer, thinking=begun, several=job.several_calls)
+            constraint = Grammar.from_lark(lark)
+        if job.reasoning_budget is not None and (marks := reasoning_marks(template)) is not None:
+            inner = None if constraint is None else constraint.start(model.grammar_vocabulary)
+            constraint = ReasoningBudget(job.reasoning_budget, marks, model.tokenizer, begun=begun, inner=inner)
+        return {} if constraint is None else {"grammar": constraint}
 
     def _send_pieces(
         self, model: TextModel, stream: Stream, job: wire.TextJob, start: float, parts: Parts | None
