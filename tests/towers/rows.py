@@ -146,6 +146,7 @@ ROWS: dict[str, TowerRow] = {
         _patches,
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
+        seen_size=None,  # llama.cpp stops at an assertion when as many text layers as there are read the encoder
     ),
     "qwen3-vl-moe": TowerRow(
         Row(
@@ -168,6 +169,7 @@ ROWS: dict[str, TowerRow] = {
         _patches,
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
+        seen_size=(96, 128),
     ),
     "qwen3.5": TowerRow(
         Row(
@@ -195,6 +197,7 @@ ROWS: dict[str, TowerRow] = {
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
         bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
+        seen_size=(96, 128),
     ),
     "pixtral": TowerRow(
         Row(
@@ -213,6 +216,7 @@ ROWS: dict[str, TowerRow] = {
         # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
         differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
         whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
+        seen_size=(96, 128),
     ),
     "mistral3": TowerRow(
         Row(
@@ -232,5 +236,6 @@ ROWS: dict[str, TowerRow] = {
         differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
         whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
         whole_options={"patch_size": 14, "spatial_merge_size": 2},
+        seen_size=(96, 128),
     ),
 }
