@@ -23,7 +23,7 @@ __all__ = ["SEEDS", "SHARE", "run", "setup"]
 
 SEEDS = ()
 SHARE = 60
-NAMES = ("qwen2-vl", "qwen2.5-vl", "gemma3", "pixtral")
+NAMES = ("qwen2.5-vl", "gemma3")
 
 _made: dict[str, tuple[Path, Parts]] = {}
 _folder: list[tempfile.TemporaryDirectory[str]] = []

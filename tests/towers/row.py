@@ -61,6 +61,9 @@ class TowerRow:
     unseen: str = ""
     """A text that the tower writes around a picture, as the model's processor does, and llama.cpp leaves out."""
 
+    breaks: str = ""
+    """The special token between rows of patches, which llama.cpp counts as a row of the encoder."""
+
     bound: float = 1e-5
     """The largest error of rows and of logits, as a part of the largest one, in f32."""
 

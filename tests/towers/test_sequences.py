@@ -36,7 +36,9 @@ def pair(tower: MadeTower, main_device: str) -> Iterator[Pair]:
     """A model with a small cache and small graphs, and one that computes each prompt from nothing, in one graph."""
     options: Any = {"task": "text", "kv_dtype": "f32", "projector": tower.file()}
     with (
-        hotshoe.load_model(tower.path, main_device, n_ctx=160, n_batch=24, n_ubatch=16, n_sequences=4, **options) as small,
+        hotshoe.load_model(
+            tower.path, main_device, n_ctx=160, n_batch=24, n_ubatch=16, n_sequences=4, **options
+        ) as small,
         hotshoe.load_model(tower.path, main_device, n_ctx=160, **options) as whole,
     ):
         yield small, whole
