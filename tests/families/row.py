@@ -136,7 +136,8 @@ def _draw(name: str, initial: Array, row: Row) -> Array:
     """
     noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(initial.shape)
     if initial.ndim < 2:
-        rest = initial.flat[0] if initial.size and np.ptp(initial) == 0 else 0.0
+        rest = initial.flat[0] if initial.size and (initial == initial.flat[0]).all() else 0.0
+        rest = rest if np.isfinite(rest) else 0.0
         drawn = rest + noise * 0.2
     else:
         drawn = noise * (1.0 if "embed" in name else 1.5 / initial.shape[-1] ** 0.5)

@@ -21,7 +21,7 @@ from tests.towers.rows import ROWS
 
 __all__ = ["SEEDS", "SHARE", "run", "setup"]
 
-SEEDS = ()
+SEEDS = (1000281,)  # a sliding window: untyped
 SHARE = 60
 NAMES = ("qwen2.5-vl", "gemma3")
 

@@ -65,7 +65,7 @@ def read_recorded(name: str) -> Recorded:
     if not path.exists():
         raise FileNotFoundError(f"{path}: run `python -m tools.record_towers LLAMA_CPP {name}`")
     record = json.loads(path.read_text())
-    seen = record.pop("seen")
+    seen = record.pop("seen", None)
     return Recorded(**record, seen=Seen(**seen) if seen else None)
 
 

@@ -54,7 +54,7 @@ class TowerRow:
     """The input of the model that marks the rows of pictures in the text; "" if it has none."""
 
     sizes: Sequence[tuple[int, int]] = SIZES
-    seen_size: tuple[int, int] | None = (84, 112)
+    seen_size: tuple[int, int] | None = None
     """Height and width of a picture that needs no resizing, which llama.cpp reads too. None: it has no such size, or
     cannot compute the row; a comment says why."""
 
@@ -72,6 +72,9 @@ class TowerRow:
 
     differing: tuple[str, ...] = ()
     """Tensors that llama.cpp's converter writes differently, or not at all: "f32 NAME". A comment says why."""
+
+    unrecorded: str = ""
+    """Why nothing is recorded of llama.cpp's converter; "" if something is."""
 
     published: Mapping[str, str] = field(default_factory=dict)
     """Starts of names of tensors that transformers writes, and what they are in published folders."""

@@ -36,6 +36,14 @@ def _plain(tower: Tower, prepared: Prepared) -> Array:
     return prepared.inputs["pixels"]
 
 
+def _gemma4_patches(tower: Tower, prepared: Prepared) -> Array:
+    """Gemma 4's processor writes each patch as one row, and fills up with zeros."""
+    pixels, patch = prepared.inputs["pixels"][0], tower.config.patch_size
+    h, w = (n // patch for n in pixels.shape[1:])
+    rows = pixels.reshape(3, h, patch, w, patch).transpose(1, 3, 2, 4, 0).reshape(h * w, -1)
+    return np.pad(rows, ((0, tower.config.max_pixels // patch**2 - len(rows)), (0, 0)))
+
+
 def _narrow(values: Array) -> Array:
     return values * 0.2
 
@@ -52,6 +60,38 @@ _QWEN_OPTIONS = {"min_pixels": 8 * 28 * 28, "max_pixels": 4096 * 28 * 28}
 
 _SIGLIP = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 _GEMMA_TOKENS = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
+
+_GEMMA4_TOKENS = ("<|image|>", "<|image>", "<image|>", "<|video|>", "<|audio|>", "<|audio>", "<audio|>")
+_GEMMA4_VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2} | {
+    "head_dim": 16,
+    "intermediate_size": 48,
+    "position_embedding_size": 64,
+}
+_GEMMA4_TEXT = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 12, "final_logit_softcapping": 30.0} | {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "pad_token_id": 0,
+}
+
+
+def _gemma4(config: dict[str, Any], **options: Any) -> TowerRow:
+    return TowerRow(
+        Row(
+            "Gemma4ForConditionalGeneration",
+            "gemma4",
+            config | {"audio_config": None},
+            weights={"_min": lambda v: -1 - abs(v), "_max": lambda v: 1 + abs(v), "input_proj.weight": _narrow},
+        ),
+        "gemma4v",
+        "transformers.models.gemma4.image_processing_pil_gemma4:Gemma4ImageProcessorPil",
+        _GEMMA4_TOKENS,
+        dict(zip(("image_token_id", "boi_token_id", "eoi_token_id", "video_token_id"), _GEMMA4_TOKENS, strict=False)),
+        _gemma4_patches,
+        {"max_soft_tokens": 70},
+        typed="mm_token_type_ids",
+        keys={"clip.vision.image_max_pixels": 70 * 48 * 48},  # llama.cpp has limits of its own
+        **options,
+    )
+
 
 _QWEN3_VISION = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64} | {
     "patch_size": 16,
@@ -83,6 +123,7 @@ ROWS: dict[str, TowerRow] = {
         _patches,
         _QWEN_OPTIONS,
         typed="mm_token_type_ids",
+        seen_size=(84, 112),
     ),
     "qwen2.5-vl": TowerRow(
         Row(
@@ -102,6 +143,7 @@ ROWS: dict[str, TowerRow] = {
         _patches,
         _QWEN_OPTIONS,
         typed="mm_token_type_ids",
+        seen_size=(84, 112),
     ),
     "gemma3": TowerRow(
         Row(
@@ -132,6 +174,24 @@ ROWS: dict[str, TowerRow] = {
         whole_options={"image_seq_length": 4},
         named=dict(zip(("image_token", "boi_token", "eoi_token"), _GEMMA_TOKENS, strict=True)),
     ),
+    "gemma4": _gemma4(
+        _config(
+            _GEMMA4_VISION | {"standardize": True},
+            hidden_size_per_layer_input=0,
+            use_bidirectional_attention="vision",
+            **_GEMMA4_TEXT,
+        )
+    ),
+    # the small models: vectors for each layer, limits of linear layers, and no bidirectional spans
+    "gemma4-small": _gemma4(
+        _config(
+            _GEMMA4_VISION | {"use_clipped_linears": True},
+            hidden_size=1536,
+            hidden_size_per_layer_input=16,
+            vocab_size_per_layer_input=COMMON["vocab_size"],
+            **_GEMMA4_TEXT,
+        )
+    ),
     "qwen3-vl": TowerRow(
         Row(
             "Qwen3VLForConditionalGeneration",
@@ -146,7 +206,7 @@ ROWS: dict[str, TowerRow] = {
         _patches,
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
-        seen_size=None,  # llama.cpp stops at an assertion: the last text layer, too, reads rows of the encoder
+        # llama.cpp stops at an assertion: the last text layer, too, reads rows of the encoder
     ),
     "qwen3-vl-moe": TowerRow(
         Row(
@@ -239,5 +299,35 @@ ROWS: dict[str, TowerRow] = {
         whole_options={"patch_size": 14, "spatial_merge_size": 2},
         seen_size=(112, 140),
         breaks="[IMG_BREAK]",
+    ),
+    "llava": TowerRow(
+        Row(
+            "LlavaForConditionalGeneration",
+            "llama",
+            _config(
+                _SIGLIP
+                | {"model_type": "clip_vision_model", "num_hidden_layers": 3}
+                # the processor looks at the sizes too
+                | {"image_size": 64, "patch_size": 16},
+                model_type="llama",
+            )
+            | {"vision_feature_layer": -2},
+            weights={"patch_embedding.weight": _narrow},
+        ),
+        "mlp",
+        "transformers.models.clip.image_processing_pil_clip:CLIPImageProcessorPil",
+        ("<image>",),
+        {"image_token_id": "<image>"},
+        _plain,
+        {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}},
+        unrecorded="llama.cpp's converter of LLaVA's encoder reads checkpoints of the original program",
+        published={"vision_tower.": "vision_tower.vision_model."},
+        whole_processor="transformers:LlavaProcessor",
+        whole_options={
+            "patch_size": 16,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+        },
+        named={"image_token": "<image>"},
     ),
 }

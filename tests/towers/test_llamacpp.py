@@ -19,10 +19,10 @@ MARGIN = 1e-4
 
 @pytest.fixture
 def seen(made: MadeTower) -> Seen:
+    if made.row.seen_size is None:
+        pytest.skip("nothing is recorded of llama.cpp, see seen_size")
     found = read_recorded(made.name).seen
-    assert (found is None) == (made.row.seen_size is None)
-    if found is None:
-        pytest.skip("llama.cpp does not compute the row, see seen_size")
+    assert found is not None
     assert found.least_margin > MARGIN
     return found
 
