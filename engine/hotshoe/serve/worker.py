@@ -13,12 +13,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import hotshoe
+from hotshoe.chat import from_metadata
 from hotshoe.chat.parts import Call, Parts, Text
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
+from hotshoe.load_request import model_class_of, open_file
 from hotshoe.serve import wire
 from hotshoe.serve.marks import without_marks
+from hotshoe.serve.planning import choose
 from hotshoe.tasks import Task
+from hotshoe.tokenizers import load_tokenizer
 from hotshoe_core.errors import ChatTemplateError, HotshoeError
 
 if TYPE_CHECKING:
@@ -31,10 +36,6 @@ __all__ = ["main"]
 
 _SHOWN = 8
 """Tokens before the first one that differs, which are shown to tell where it is."""
-
-
-_SEQUENCES = 4
-"""The texts of full length for which the cache has room, if no option says otherwise."""
 
 
 class Worker:
@@ -56,7 +57,13 @@ class Worker:
         if not isinstance(load, wire.Load):
             return 0
         try:
-            model = _load(load)
+            choice = choose(load)
+            if load.describe:
+                choice.planned.about = self._described(load, choice.planned)
+            self._send(choice.planned)
+            if not isinstance(self._read(), wire.Proceed):
+                return 0
+            model = hotshoe.load_model(load.path, load.device, n_ctx=choice.n_ctx, **choice.options)
         except Exception as error:
             self._fail(None, error)
             return 1
@@ -74,13 +81,29 @@ class Worker:
         return 0
 
     def _ready(self, model: Any) -> wire.Ready:
-        """What the model says of itself. Sets the response template."""
-        task = _task(model)
+        """What a loaded model says of itself. Sets the response template."""
+        about = self._about(model.metadata, _task(model), lambda: model.chat_template.source)
+        about.n_ctx, about.nbytes, about.device, about.why = model.n_ctx, model.nbytes, model.device.name, model.why
+        return about
+
+    def _described(self, load: wire.Load, planned: wire.Planned) -> wire.Ready:
+        """What a model would say of itself."""
+        with open_file(load.path) as file:
+            about = self._about(
+                file.metadata,
+                model_class_of(file).task,
+                lambda: from_metadata(file.metadata, load_tokenizer(file.metadata)).source,
+            )
+        about.n_ctx, about.nbytes = planned.n_ctx, sum(planned.needs.values())
+        return about
+
+    def _about(self, metadata: Any, task: Task, chat_template: Callable[[], str]) -> wire.Ready:
+        """What the metadata say of a model. Sets the response template."""
         source = warning = ""
         if task is Task.TEXT:
             try:
-                source = model.chat_template.source
-                self._response = response_template(model.metadata, source)
+                source = chat_template()
+                self._response = response_template(metadata, source)
             except ChatTemplateError as error:
                 if source:
                     self._response = response_template({}, source)
@@ -88,18 +111,18 @@ class Worker:
         fields = self._response.fields if self._response is not None else {}
         return wire.Ready(
             task=task.value,
-            architecture=model.metadata.architecture,
-            name=str(model.metadata.get("general.name", "")),
-            n_ctx=model.n_ctx,
-            nbytes=model.nbytes,
-            device=model.device.name,
-            why=model.why,
+            architecture=metadata.architecture,
+            name=str(metadata.get("general.name", "")),
+            n_ctx=0,
+            nbytes=0,
+            device="",
+            why="",
             chats=bool(source),
             chat_template=source,
             calls="tool_calls" in fields and "tools" in source,
             thinks="reasoning_content" in fields,
             warning=warning,
-            dim=model.metadata.arch.get("embedding_length", 0),
+            dim=metadata.arch.get("embedding_length", 0),
         )
 
     def _read(self) -> wire.Order | None:
@@ -210,19 +233,6 @@ _METHODS: dict[type, Callable[[Worker, Any, Any], None]] = {
     wire.RankJob: Worker.rank,
     wire.CountJob: Worker.count,
 }
-
-
-def _load(load: wire.Load) -> Any:
-    """Load the model. Options of the cache apply to text models only, which by default hold several texts."""
-    import hotshoe
-    from hotshoe.load_request import ONLY_TEXT, model_class_of, open_file
-
-    with open_file(load.path) as file:
-        is_text = model_class_of(file).task is Task.TEXT
-    options = {name: value for name, value in load.options.items() if is_text or name not in ONLY_TEXT}
-    if is_text:
-        options = {"n_sequences": _SEQUENCES} | options
-    return hotshoe.load_model(load.path, load.device, n_ctx=load.n_ctx if is_text else None, **options)
 
 
 def _task(model: Any) -> Task:
