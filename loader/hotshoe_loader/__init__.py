@@ -8,6 +8,7 @@ Public modules, which the engine may import:
 
     find           what is installed: the entry points of every distribution
     options        the options of load_all, and how names are compared
+    cache          the folder where reports of probes are kept; its parent is hotshoe's cache folder
     catalog        the plugins of this project, with the command that installs each
     child_process  whether this program can start child processes of its own interpreter
     verdict        Verdict and Outcome: the result for one candidate

@@ -90,6 +90,7 @@ def test_options_reach_the_runner_and_the_backend(
     seen.pop("progress")
     assert seen == {
         "task": "text",
+        "projector": None,
         "n_ctx": 32,
         "flash_attention": "off",
         "matmul_precision": "bf16",

@@ -114,7 +114,7 @@ def test_a_result_that_is_an_error_says_so() -> None:
     from hotshoe.serve.anthropic import _converted
 
     block = {"type": "tool_result", "tool_use_id": "t", "content": "no such file", "is_error": True}
-    assert _converted(0, {"role": "user", "content": [block]})[0]["content"] == "Error: no such file"
+    assert _converted(0, {"role": "user", "content": [block]}, False)[0]["content"] == "Error: no such file"
 
 
 def test_what_the_server_did_not_expect_is_an_error_of_the_dialect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,9 +112,9 @@ def test_a_failure_in_a_stream(scripted: Server) -> None:
 def test_all_thoughts_of_a_turn_are_kept() -> None:
     from hotshoe.serve.responses import ResponsesRequest, _messages
 
-    assert _messages(ResponsesRequest(input=[{"type": "reasoning", "summary": [{"text": ""}]}])) == []
+    assert _messages(ResponsesRequest(input=[{"type": "reasoning", "summary": [{"text": ""}]}]), False) == []
     items = [{"type": "reasoning", "summary": [{"text": text}]} for text in ("one", "two")]
-    assert _messages(ResponsesRequest(input=items))[0]["reasoning_content"] == "one\ntwo"
+    assert _messages(ResponsesRequest(input=items), False)[0]["reasoning_content"] == "one\ntwo"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,11 @@ def test_all_thoughts_of_a_turn_are_kept() -> None:
         ({"truncation": "auto"}, "truncation", "not supported"),
         ({"tool_choice": "required"}, "tool_choice", "not supported"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "item_reference"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0]", "reads texts only"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0]",
+            "reads texts only",
+        ),
         ({"input": [{"type": "reasoning", "content": 5}]}, "input[0]", "not a list"),
         ({"text": {"format": "x"}}, "text.format", "not an object"),
         ({"tools": [{"type": "function"}]}, "tools[0].name", "no name"),

@@ -77,10 +77,22 @@ class MadeTower:
         given: dict[str, Any] = dict(self.processed(pictures)) if pictures else {}
         tokens = torch.tensor([list(ids)])
         if self.row.typed and pictures:
-            given["mm_token_type_ids"] = (tokens == self.row_id).int()
+            given[self.row.typed] = (tokens == self.row_id).int()
         with torch.no_grad():
             logits: Array = self.oracle(input_ids=tokens, **given).logits[0].numpy()
         return logits
+
+    def prompt(self, text: str, pictures: Sequence[Array]) -> list[int]:
+        """The ids that transformers' processor makes of a text with pictures."""
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(self.folder / "tokenizer.json"), extra_special_tokens=dict(self.row.named)
+        )
+        processor = found(self.row.whole_processor)(self.processor, tokenizer, **self.row.whole_options)
+        given = processor(text=text, images=[PIL.Image.fromarray(p) for p in pictures])
+        ids: list[int] = given["input_ids"][0]
+        return ids
 
     @property
     def row_id(self) -> int:

@@ -50,8 +50,8 @@ class TowerRow:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the processor."""
 
-    typed: bool = False
-    """Whether the model takes ``mm_token_type_ids``."""
+    typed: str = ""
+    """The input of the model that marks the rows of pictures in the text; "" if it has none."""
 
     sizes: Sequence[tuple[int, int]] = SIZES
     bound: float = 1e-5
@@ -60,9 +60,20 @@ class TowerRow:
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Keys of our file that llama.cpp's converter writes differently, or not at all. Each has a comment."""
 
-    text: Callable[[int, Sequence[int]], str] | None = None
-    """How transformers' processor writes a picture of ``n`` rows and a grid into a prompt; None: the row token n times,
-    inside what the tower's placeholder has around it."""
+    differing: tuple[str, ...] = ()
+    """Tensors that llama.cpp's converter writes differently, or not at all: "f32 NAME". A comment says why."""
+
+    published: Mapping[str, str] = field(default_factory=dict)
+    """Starts of names of tensors that transformers writes, and what they are in published folders."""
+
+    whole_processor: str = ""
+    """The class of transformers that writes pictures into a text, "module:class"; "" if it is not compared."""
+
+    whole_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of ``whole_processor``."""
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    """What ``whole_processor`` calls special tokens of its tokenizer: name, and token."""
 
 
 def found(name: str) -> Any:
@@ -89,9 +100,22 @@ def make_tower_folder(row: TowerRow, folder: Path) -> Path:
         tokenizer=lambda _: None,
     )  # fmt: skip
     make_folder(whole, folder)
+    _rename(folder, row.published)
     found(row.processor)(**row.options).save_pretrained(folder)
     assert json.loads((folder / "preprocessor_config.json").read_text())
     return folder
+
+
+def _rename(folder: Path, starts: Mapping[str, str]) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for ours, published in starts.items():
+        changed = {name: published + name.removeprefix(ours) for name in tensors if name.startswith(ours)}
+        assert changed, f"no tensor begins with {ours}"
+        tensors |= {new: tensors.pop(name) for name, new in changed.items()}
+    save_file(tensors, path, {"format": "pt"})
 
 
 def picture(height: int, width: int) -> Array:

@@ -31,6 +31,10 @@ def _patches(tower: Tower, prepared: Prepared) -> Array:
     return ordered.repeat(2, axis=2).reshape(h * w, -1)
 
 
+def _plain(tower: Tower, prepared: Prepared) -> Array:
+    return prepared.inputs["pixels"]
+
+
 def _narrow(values: Array) -> Array:
     return values * 0.2
 
@@ -44,6 +48,9 @@ _QWEN_TEXT = {"num_attention_heads": 2, "num_key_value_heads": 1} | {
 }
 _QWEN_PROCESSOR = "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl:Qwen2VLImageProcessorPil"
 _QWEN_OPTIONS = {"min_pixels": 8 * 28 * 28, "max_pixels": 4096 * 28 * 28}
+
+_SIGLIP = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+_GEMMA_TOKENS = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
 
 ROWS: dict[str, TowerRow] = {
     "qwen2-vl": TowerRow(
@@ -59,7 +66,7 @@ ROWS: dict[str, TowerRow] = {
         _QWEN_IDS,
         _patches,
         _QWEN_OPTIONS,
-        typed=True,
+        typed="mm_token_type_ids",
     ),
     "qwen2.5-vl": TowerRow(
         Row(
@@ -78,6 +85,33 @@ ROWS: dict[str, TowerRow] = {
         _QWEN_IDS,
         _patches,
         _QWEN_OPTIONS,
-        typed=True,
+        typed="mm_token_type_ids",
+    ),
+    "gemma3": TowerRow(
+        Row(
+            "Gemma3ForConditionalGeneration",
+            "gemma3",
+            _config(
+                _SIGLIP | {"image_size": 112, "patch_size": 14, "vision_use_head": False},
+                head_dim=16,
+                sliding_window=12,
+                layer_types=["sliding_attention", "full_attention"],
+                query_pre_attn_scalar=16,
+            )
+            | {"mm_tokens_per_image": 4},
+            weights={"patch_embedding.weight": _narrow},
+        ),
+        "gemma3",
+        "transformers.models.gemma3.image_processing_pil_gemma3:Gemma3ImageProcessorPil",
+        _GEMMA_TOKENS,
+        dict(zip(("image_token_id", "boi_token_index", "eoi_token_index"), _GEMMA_TOKENS, strict=True)),
+        _plain,
+        {"size": {"height": 112, "width": 112}, "image_seq_length": 4},
+        typed="token_type_ids",
+        differing=("f32 mm.input_projection.weight",),  # llama.cpp's is always F16
+        published={"vision_tower.": "vision_tower.vision_model."},
+        whole_processor="transformers:Gemma3Processor",
+        whole_options={"image_seq_length": 4},
+        named=dict(zip(("image_token", "boi_token", "eoi_token"), _GEMMA_TOKENS, strict=True)),
     ),
 }

@@ -38,6 +38,18 @@ def test_pixels(made: MadeTower) -> None:
         assert np.abs(ours.reshape(-1) - theirs.reshape(-1)).max() <= 1e-5
 
 
+def test_prompt(made: MadeTower) -> None:
+    encoder = made.load("reference").images
+    if not made.row.whole_processor or encoder is None:
+        pytest.skip("the row has no processor of texts")
+    place = encoder.tower.placeholder
+    for size in made.row.sizes:
+        pictures = [picture(*size), picture(84, 112)]
+        text = f"one {place}{place} and two"
+        items = encoder.items(text, pictures, add_special=False)
+        assert _ids(made, items) == made.prompt(text, pictures)
+
+
 def test_rows(made: MadeTower, device: str) -> None:
     model = made.load(device)
     for height, width in made.row.sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Container, Iterator
 from contextlib import closing
@@ -14,7 +15,7 @@ from hotshoe.cli.generating import summary
 from hotshoe.cli.options import read_text
 from hotshoe.cli.terminal import Reader, Writer
 from hotshoe.cli.wording import in_options
-from hotshoe_core.errors import ChatTemplateError, HotshoeError, InputTooLongError, OptionError
+from hotshoe_core.errors import ChatTemplateError, HotshoeError, ImageError, InputTooLongError, OptionError
 from hotshoe_core.errors.text import legible
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ COMMANDS = {
     "/retry": ("", "answer your last message again"),
     "/edit": ("", "take back your last message and its answer, and write it again"),
     "/undo": ("", "take back your last message and its answer"),
+    "/image": ("FILE", "show this picture to the model, with your next message"),
     "/think": ("on|off", "let the model think before it answers, or not"),
     "/save": ("FILE", "write the conversation to a JSON file"),
     "/load": ("FILE", "go on with a conversation that was saved"),
@@ -40,6 +42,13 @@ COMMANDS = {
     "/quit": ("", "leave; Ctrl-D does so too"),
 }
 """The commands: their arguments, and what they do."""
+
+_PICTURE = re.compile(
+    r"""(?P<q>['"])(?P<quoted>[^'"]+\.(?:png|jpe?g|webp|gif|bmp|tiff?))(?P=q)"""
+    r"""|(?P<plain>(?:[^\s'"\\]|\\\ )+\.(?:png|jpe?g|webp|gif|bmp|tiff?))(?=\s|$)""",
+    re.IGNORECASE,
+)
+"""A path in a message, as terminals paste it: in quotes, or with a backslash before each space."""
 
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -74,6 +83,8 @@ class Conversation:
         self.saved: Path | None = None
         self._response = _response_template(model) if writer.shows_parts else None
         self._draft = ""
+        self._images: list[str] = []
+        """The pictures of the next message."""
         self.start()
 
     def start(self) -> None:
@@ -101,9 +112,8 @@ class Conversation:
     def take(self, text: str) -> None:
         """Handle one input: a command or a message."""
         command, _, argument = text.partition(" ")
-        if not text.startswith("/"):
-            self.messages.append({"role": "user", "content": text})
-            self.answer()
+        if not text.startswith("/") or Path(text).is_file():  # a pasted path may begin with a slash
+            self.take_message(text)
             return
         if command not in COMMANDS:
             near = get_close_matches(command, COMMANDS, 1)
@@ -119,6 +129,7 @@ class Conversation:
             "/retry": lambda _: self.retry(),
             "/edit": lambda _: self.edit(),
             "/undo": lambda _: self.undo(),
+            "/image": self.show,
             "/think": self.think,
             "/save": self.save,
             "/load": self.load,
@@ -131,6 +142,19 @@ class Conversation:
         """Start a new conversation with an instruction."""
         self.system = text
         self.start()
+
+    def show(self, name: str) -> None:
+        """Keep a picture for the next message. Raises ImageError if the model cannot read it."""
+        from hotshoe.images import read_image
+
+        if not self.model.sees:
+            raise ImageError("this model reads texts only", hint="--mmproj FILE names its encoder of pictures")
+        path = Path(name).expanduser()
+        picture = read_image(path)
+        for note in picture.notes:
+            say(f"({note})")
+        self._images.append(str(path.absolute()))
+        say(f"({path.name}: {picture.width} x {picture.height}; it goes with your next message)")
 
     def think(self, given: str) -> None:
         """Set the chat template's variable ``enable_thinking``. Raises OptionError if the template does not have it."""
@@ -152,7 +176,7 @@ class Conversation:
         except KeyboardInterrupt:
             self.writer.end()
             if not any(text.values()):
-                self._draft = self.messages.pop()["content"]
+                self._draft = self._take_back() or ""
                 say("(stopped before the answer began)")
                 return
         except BaseException:
@@ -183,15 +207,14 @@ class Conversation:
                 say("(the context is full: the oldest message and its answer were forgotten)")
 
     def _stream(self) -> tuple[Stream, Parts | None]:
-        prompt = self.model.chat_prompt(self.messages, **self.variables)
-        ids = self.model.tokenizer.encode(prompt, add_special=False)
+        prompt = self.model.prepare_chat([_in_parts(m) for m in self.messages], **self.variables)
         parts = None
         if self._response is not None:
             from hotshoe.chat.parts import Parts
             from hotshoe.chat.response import ResponseReader
 
-            parts = Parts(ResponseReader(self._response, prompt))
-        return self.model.stream(ids, grammar=self.grammar, skip_special=parts is None, **self.sampling), parts
+            parts = Parts(ResponseReader(self._response, prompt.text))
+        return self.model.stream(prompt.items, grammar=self.grammar, skip_special=parts is None, **self.sampling), parts
 
     def _users(self) -> list[int]:
         return [i for i, message in enumerate(self.messages) if message["role"] == "user"]
@@ -202,7 +225,9 @@ class Conversation:
         if not users:
             say("no message can be taken back: the conversation is empty")
             return None
-        text: str = self.messages[users[-1]]["content"]
+        last = self.messages[users[-1]]
+        text: str = last["content"]
+        self._images = last.get("images", [])
         del self.messages[users[-1] :]
         return text
 
@@ -220,8 +245,18 @@ class Conversation:
             self.take_message(text)
 
     def take_message(self, text: str) -> None:
-        """Answer a message of the user, even if it begins with a slash."""
-        self.messages.append({"role": "user", "content": text})
+        """Answer a message of the user, even if it begins with a slash. Paths of pictures in it show them."""
+        if self.model.sees:
+            for found in _PICTURE.finditer(text):
+                path = found["quoted"] or found["plain"].replace("\\ ", " ")
+                if Path(path).expanduser().is_file():
+                    self.show(path)
+                    text = text.replace(found[0], "").strip()
+        message: dict[str, Any] = {"role": "user", "content": text}
+        if self._images:
+            message["images"] = self._images
+            self._images = []
+        self.messages.append(message)
         self.answer()
 
     def save(self, name: str) -> None:
@@ -266,6 +301,14 @@ def _read_messages(path: Path) -> list[dict[str, Any]]:
         ):
             raise OptionError(f"{path}: messages[{i}] has no role or no text; {expected}")
     return messages
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """A message with its pictures as parts of its content."""
+    if not message.get("images"):
+        return message
+    parts: list[dict[str, Any]] = [{"type": "image", "image": path} for path in message["images"]]
+    return {"role": message["role"], "content": [*parts, {"type": "text", "text": message["content"]}]}
 
 
 def _response_template(model: TextModel) -> ResponseTemplate | None:

@@ -6,10 +6,16 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.generating import add_options, load, read_grammar, sampling_options, summary
 from hotshoe.cli.options import read_text
 from hotshoe.cli.parsing import CommandParser, Subparsers
+
+if TYPE_CHECKING:
+    from hotshoe.runner.stream import Stream
+    from hotshoe.runner.text import TextModel
+    from hotshoe.sampling import Grammar
 
 __all__ = ["add_parser", "run"]
 
@@ -28,6 +34,13 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument("text", nargs="*", metavar="PROMPT", help="the text; several words are joined by spaces")
     parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="read the prompt from a file")
     parser.add_argument("--prompt", help=argparse.SUPPRESS)  # llama.cpp's name
+    parser.add_argument(
+        "--image",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="ask about a picture: PROMPT is then a message if the model has a chat format. May be repeated",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr which device ran, and how fast")
     parser.set_defaults(run=run)
 
@@ -37,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     grammar = read_grammar(args)
     prompt = _prompt(args)
     with load(args) as model:
-        stream = model.stream(prompt, grammar=grammar, **sampling_options(args))
+        stream = _stream(model, prompt, args.image, grammar, sampling_options(args))
         for piece in stream:
             sys.stdout.write(piece)
             sys.stdout.flush()
@@ -45,6 +58,27 @@ def run(args: argparse.Namespace) -> int:
         if args.verbose:
             print(f"{model.why}\n{summary(stream.completion)}", file=sys.stderr)
     return 0
+
+
+def _stream(
+    model: TextModel, prompt: str, images: list[Path] | None, grammar: Grammar | None, options: dict[str, Any]
+) -> Stream:
+    """Continue the prompt. With pictures, it is a message if the model has a chat format."""
+    if images is None:
+        return model.stream(prompt, grammar=grammar, **options)
+    from hotshoe.images import read_image
+    from hotshoe_core.errors import ChatTemplateError
+
+    pictures = [read_image(path) for path in images]
+    for path, picture in zip(images, pictures, strict=True):
+        for note in picture.notes:
+            print(f"{path}: {note}", file=sys.stderr)
+    try:
+        model.chat_template  # noqa: B018
+    except ChatTemplateError:
+        return model.stream(prompt, images=pictures, grammar=grammar, **options)
+    content = [*({"type": "image", "image": picture} for picture in pictures), {"type": "text", "text": prompt}]
+    return model.stream_chat([{"role": "user", "content": content}], grammar=grammar, **options)
 
 
 def _prompt(args: argparse.Namespace) -> str:

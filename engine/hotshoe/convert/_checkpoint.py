@@ -69,17 +69,14 @@ class Checkpoint:
     def vision(self, *prefixes: str) -> Checkpoint:
         """The encoder of pictures: what ``vision_config`` says, and the tensors whose names begin with a prefix.
 
-        Their names are without it. Raises ModelFileError if config.json has no ``vision_config``.
+        Their names are without the first prefix that fits. Raises ModelFileError if config.json has no
+        ``vision_config``.
         """
         inner = self.config.get("vision_config")
         if not isinstance(inner, dict):
             raise self.invalid("vision_config", inner, "an object: the encoder of pictures")
-        tensors = {
-            name.removeprefix(prefix): tensor
-            for name, tensor in self.tensors.items()
-            for prefix in prefixes
-            if name.startswith(prefix)
-        }
+        starts = ((name, next(filter(name.startswith, prefixes), None)) for name in self.tensors)
+        tensors = {name.removeprefix(start): self.tensors[name] for name, start in starts if start is not None}
         return replace(self, config=Settings(dict(inner)), tensors=tensors)
 
     def integer(self, key: str, default: Any = REQUIRED) -> int:

@@ -100,7 +100,7 @@ def _tower_2(checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[s
     stored = (dim, 3, 2, patch, patch)
     recipes = {
         "v.patch_embd.weight": Recipe(lambda value: value[:, :, 0], stored),
-        "v.patch_embd.weight.1": Recipe(lambda value: value[:, :, 1], stored),
+        "v.patch_embd.weight.1": Recipe(lambda value: value[:, :, 1], stored, full_precision=False),
     }
     biases = [f"{name}.bias" for name in ("ln1", "ln2") if kind == "qwen2vl_merger"]
     biases += [f"{name}.bias" for name in ("attn_out", "ffn_up", "ffn_down", "mm.0", "mm.2")]

@@ -1,6 +1,19 @@
 """Images: read pictures from files, bytes and arrays, and make them what an encoder expects."""
 
+from hotshoe.images._messages import flattened, take_images, with_texts
 from hotshoe.images._process import Size, fit_within, normalized, padded, resized, smart_size
 from hotshoe.images._read import Image, read_image
 
-__all__ = ["Image", "Size", "fit_within", "normalized", "padded", "read_image", "resized", "smart_size"]
+__all__ = [
+    "Image",
+    "Size",
+    "fit_within",
+    "flattened",
+    "normalized",
+    "padded",
+    "read_image",
+    "resized",
+    "smart_size",
+    "take_images",
+    "with_texts",
+]

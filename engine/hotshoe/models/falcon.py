@@ -12,6 +12,7 @@ from hotshoe_core import Tensor
 
 
 class Block(nn.TransformerBlock):
+    attention_norm: LayerNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
     before_attention: LayerNorm | None = submodule("attn_norm_2", optional=True, shape=lambda c, i: (c.dim,))
     """In the 40B and 180B, attention has a norm of its own."""
     attention: nn.Attention = submodule()

@@ -76,7 +76,8 @@ def _channels(name: str, default: tuple[float, ...] | None = None) -> Any:
 def _activation(metadata: Metadata, _: SimpleNamespace, __: Any) -> Activation:
     if metadata.arch.get("use_silu", False):
         return "silu"
-    return "gelu" if metadata.arch.get("use_gelu", False) else "gelu_quick"
+    # llama.cpp computes GELU with tanh
+    return "gelu_tanh" if metadata.arch.get("use_gelu", False) else "gelu_quick"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

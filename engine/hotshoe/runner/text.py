@@ -9,7 +9,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.pace import Pace
 from hotshoe.runner.prefixes import PrefixStore
+from hotshoe.runner.prompts import ChatPrompt, prepare_chat, prompt_items
 from hotshoe.runner.scheduler import Limits
+from hotshoe.runner.score import Score
 from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
 from hotshoe.runner.stream import Completion, Stream
@@ -30,6 +32,7 @@ from hotshoe.sampling import Constraint, Grammar, GrammarVocabulary, Sampler, Sa
 from hotshoe.sampling._grammar import choose_grammar
 from hotshoe_core import AllocationStatus, DeviceType, Memory
 from hotshoe_core.errors import (
+    ImageError,
     InputTooLongError,
     InsufficientMemoryError,
     SamplingError,
@@ -51,21 +54,6 @@ __all__ = ["Score", "TextModel"]
 
 _IDENTIFYING = 1 << 20  # bytes at the beginning of a file that tell it from others, with its size and time
 _MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
-
-
-class Score(NamedTuple):
-    """How probable a text is for a model."""
-
-    n_tokens: int
-    """Tokens of the text."""
-
-    log_likelihood: float
-    """The sum of the natural logarithms of the probabilities of all tokens except the first."""
-
-    @property
-    def perplexity(self) -> float:
-        """``exp`` of the mean negative log-likelihood of a token."""
-        return float(np.exp(-self.log_likelihood / max(1, self.n_tokens - 1)))
 
 
 class TextModel(LoadedModel):
@@ -185,9 +173,10 @@ class TextModel(LoadedModel):
     @overload
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[Item],
         params: SamplingParams | None = None,
         *,
+        images: Sequence[Any] | None = None,
         json_schema: Mapping[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: Grammar | Constraint | str | None = None,
@@ -210,6 +199,7 @@ class TextModel(LoadedModel):
         prompt: Any,
         params: Any = None,
         *,
+        images: Sequence[Any] | None = None,
         json_schema: Mapping[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: Any = None,
@@ -220,6 +210,9 @@ class TextModel(LoadedModel):
 
         params, options: how to sample. Options are fields of SamplingParams and replace those of ``params``:
         ``generate("Once", max_tokens=50, temperature=0)``.
+        images: pictures for the prompt, which is a text: paths, bytes, PIL images or arrays, see
+        ``hotshoe.images.read_image``. Each takes the place of one ``model.images.marker`` in the prompt; in a prompt
+        without markers they come first. Raises ImageError if the model reads no pictures.
         json_schema, regex, grammar: one of them restricts the text: a JSON schema, as a mapping or as JSON text; a
         regular expression that the whole text matches; a GBNF grammar as text, or a Grammar that you made before.
         ``hotshoe.sampling.Grammar`` says what each allows. Raises GrammarError for an invalid one.
@@ -234,7 +227,16 @@ class TextModel(LoadedModel):
             with contextlib.suppress(TypeError):  # encode() reports objects that only claim to be iterable
                 prompt = list(iter(prompt))  # looking at its first element would consume an iterator
         if _is_one(prompt):
-            return _whole(self.stream(prompt, params, json_schema=json_schema, regex=regex, grammar=grammar, **options))
+            return _whole(
+                self.stream(
+                    prompt, params, images=images, json_schema=json_schema, regex=regex, grammar=grammar, **options
+                )
+            )
+        if images is not None:
+            raise ImageError(
+                f"images were given for {len(prompt)} prompts; expected one prompt",
+                hint="start a stream for each: model.stream(prompt, images=…)",
+            )
         streams = self._streams(list(prompt), params, choose_grammar(json_schema, regex, grammar), options)
         waiting, running = deque(streams), list[Stream]()
         try:
@@ -273,9 +275,10 @@ class TextModel(LoadedModel):
 
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[Item],
         params: SamplingParams | None = None,
         *,
+        images: Sequence[Any] | None = None,
         json_schema: Mapping[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: Grammar | Constraint | str | None = None,
@@ -288,6 +291,9 @@ class TextModel(LoadedModel):
         and errors are those of ``generate``. Nothing is computed before the first piece is read.
         """
         chosen = choose_grammar(json_schema, regex, grammar)
+        if images is not None:
+            self._require_open()
+            prompt = prompt_items(self, prompt, images)
         return self._stream("the prompt", prompt, _with_options(params, options), chosen, skip_special)
 
     def _stream(
@@ -352,9 +358,22 @@ class TextModel(LoadedModel):
         **options: Any,
     ) -> Stream:
         """Answer a conversation piece by piece. The arguments and errors are those of ``chat``."""
-        return self.stream(
-            self.tokenizer.encode(self.chat_prompt(messages, tools), add_special=False), params, **options
-        )
+        return self.stream(self.prepare_chat(messages, tools).items, params, **options)
+
+    def prepare_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **options: Any
+    ) -> ChatPrompt:
+        """Return a conversation in the model's chat format: as text, and as token ids with a span for each picture.
+
+        Arguments and errors are those of ``chat_prompt``; ImageError for a picture that cannot be read.
+        """
+        self._require_open()
+        return prepare_chat(self, messages, tools, options)
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model reads pictures."""
+        return self.images is not None
 
     def chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **options: Any

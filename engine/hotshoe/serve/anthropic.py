@@ -12,7 +12,13 @@ import msgspec
 from hotshoe.serve import wire
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.processes import ModelProcess
-from hotshoe.serve.requests import Answer, RequestError, parse
+from hotshoe.serve.requests import (
+    Answer,
+    RequestError,
+    joined,
+    parse,
+    picture,
+)
 
 __all__ = ["count_tokens", "error_body", "messages"]
 
@@ -105,7 +111,7 @@ def _job(request: MessagesRequest, ready: wire.Ready, unknown: list[str]) -> wir
     if system:
         found.append({"role": "system", "content": system})
     for i, message in enumerate(request.messages):
-        found += _converted(i, message)
+        found += _converted(i, message, ready.sees)
     if not request.messages:
         raise RequestError(400, "messages: at least one message is required", param="messages")
     choice = (request.tool_choice or {"type": "auto"}).get("type")
@@ -149,7 +155,7 @@ def _text(place: str, block: Any) -> str:
     raise RequestError(400, f"{place}: a block of type {kind!r:.40}; this model reads texts only", param=place)
 
 
-def _converted(i: int, message: dict[str, Any]) -> list[dict[str, Any]]:
+def _converted(i: int, message: dict[str, Any], sees: bool) -> list[dict[str, Any]]:
     """A message in OpenAI's form: results of tools are messages of their own."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant", "system"):
@@ -157,7 +163,8 @@ def _converted(i: int, message: dict[str, Any]) -> list[dict[str, Any]]:
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list):
         raise RequestError(400, f"messages.{i}.content is not a text or a list of blocks", param=f"messages.{i}")
-    texts, calls, thoughts, results = [], [], [], []
+    texts: list[str | dict[str, Any]] = []
+    calls, thoughts, results = [], [], []
     for j, block in enumerate(blocks):
         place, kind = f"messages.{i}.content.{j}", block.get("type") if isinstance(block, dict) else None
         if kind == "tool_use":
@@ -173,10 +180,11 @@ def _converted(i: int, message: dict[str, Any]) -> list[dict[str, Any]]:
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking", "")))
         elif kind != "redacted_thinking":
-            texts.append(_text(place, block))
+            found_picture = picture(place, block, sees)
+            texts.append(_text(place, block) if found_picture is None else found_picture)
     found = list(results)
     if texts or calls or thoughts or not results:
-        entry: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
+        entry: dict[str, Any] = {"role": role, "content": joined(texts, "\n")}
         if calls:
             entry["tool_calls"] = calls
         if thoughts:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotshoe.serve import anthropic, ollama, openai, rerank, responses
+from hotshoe.serve import anthropic, native, ollama, openai, rerank, responses
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.requests import RequestError
 
@@ -140,19 +140,47 @@ def _model(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     return answer
 
 
+def _metrics(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def answer(_: Request) -> Response:
+        if front.metrics is None:
+            error = RequestError(501, "/metrics needs the package prometheus-client: pip install 'hotshoe[serve]'")
+            return json_response(openai.error_body(error), status=501)
+        return Response(front.metrics.text(front.processes.values()), media_type="text/plain; version=0.0.4")
+
+    return answer
+
+
+def _props(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            return json_response(await native.props(front, request.query_params.get("model", "")))
+        except RequestError as error:
+            return json_response(openai.error_body(error), status=error.status)
+
+    return answer
+
+
 def make_app(front: Front) -> Starlette:
     """The application of the server. The first request of a model loads it unless it is loaded; all end with it."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        unloading = asyncio.create_task(front.room.unload_unused())
         try:
             yield
         finally:
+            unloading.cancel()
             await front.stop()
 
     routes = [
         _get(front, "/health", lambda _: {"status": "ok"}),
         _get(front, "/", lambda _: {"hotshoe": "running", "models": "/v1/models", "help": "docs/serve.md"}),
+        Route("/metrics", _metrics(front), methods=["GET"]),
+        Route("/props", _props(front), methods=["GET"]),
+        _route(front, "/completion", native.completion, openai.error_body),
+        _route(front, "/infill", native.infill, openai.error_body),
+        _route(front, "/tokenize", native.tokenize, openai.error_body),
+        _route(front, "/detokenize", native.detokenize, openai.error_body),
         _get(front, "/v1/models", openai.models),
         Route("/v1/models/{name:path}", _model(front), methods=["GET"]),
         _route(front, "/v1/chat/completions", openai.chat, openai.error_body),

@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -18,6 +18,9 @@ from hotshoe.serve.requests import Answer, RequestError, explain
 from hotshoe.serve.room import Room
 from hotshoe.store import find
 from hotshoe_core.errors import HotshoeError, similar
+
+if TYPE_CHECKING:
+    from hotshoe.serve.metrics import Metrics
 
 __all__ = ["Front", "gather", "json_response", "merged"]
 
@@ -43,25 +46,34 @@ class Front:
         hosts: frozenset[str] = frozenset(),
         strict: bool = False,
     ) -> None:
-        """specs: the models that are loaded when the server starts. room: the memory that all share. aliases: other names
-        of models. stored: returns the other models of this machine, which are loaded when a request names them.
-        may_change: whether clients may pull, create and delete models. max_jobs: requests of a model that wait or are computed; more get status 429. keys: who may ask; empty for
+        """specs: the models that are loaded when the server starts. room: the memory that all share. aliases: other
+        names of models. stored: returns the other models of this machine, which are loaded when a request names them.
+        may_change: whether clients may pull, create and delete models. max_jobs: requests of a model that wait or are
+        computed; more get status 429. keys: who may ask; empty for
         everybody. hosts: names of this server in addition to localhost and addresses. strict: refuse fields that would
         be ignored.
         """
+        self.metrics = _metrics()
+        """None without the package prometheus-client."""
         self.room = Room() if room is None else room
-        self.processes = {spec.name: ModelProcess(spec, self.room, max_jobs) for spec in specs}
+        self.max_jobs = max_jobs
+        self.processes = {spec.name: self._process_of(spec) for spec in specs}
         self.first = tuple(self.processes.values())
         """The models that are loaded when the server starts."""
         self.aliases = dict(aliases or {})
         self.may_change = may_change
         self._stored = stored
         self._looked = -math.inf
-        self.max_jobs = max_jobs
         self.keys = keys
         self.hosts = hosts
         self.strict = strict
         self.started = int(time.time())
+
+    def _process_of(self, spec: ModelSpec) -> ModelProcess:
+        process = ModelProcess(spec, self.room, self.max_jobs)
+        if self.metrics is not None:
+            process.observe = self.metrics.observe
+        return process
 
     def look(self, *, again: bool = False) -> None:
         """Look which models this machine has now, unless that was done a moment ago. again: look in any case."""
@@ -71,7 +83,7 @@ class Front:
         self._looked = time.monotonic()
         for name, spec in specs.items():
             if name not in self.processes:
-                self.processes[name] = ModelProcess(spec, self.room, self.max_jobs)
+                self.processes[name] = self._process_of(spec)
         for name, process in list(self.processes.items()):
             if name not in specs and process not in self.first and not process.is_loaded and not process.n_jobs:
                 del self.processes[name]
@@ -156,6 +168,14 @@ class Front:
     async def stop(self) -> None:
         """End all processes."""
         await asyncio.gather(*(process.stop() for process in self.processes.values()))
+
+
+def _metrics() -> Metrics | None:
+    try:
+        from hotshoe.serve.metrics import Metrics
+    except ImportError:
+        return None
+    return Metrics()
 
 
 def _headers(ignored: Sequence[str]) -> dict[str, str]:

@@ -13,10 +13,21 @@ import msgspec
 import numpy as np
 
 from hotshoe.serve import wire
+from hotshoe.serve.durations import seconds_of
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.openai import shortened
 from hotshoe.serve.processes import ModelProcess
-from hotshoe.serve.requests import Answer, RequestError, parse, refuse, texts_of_messages, tools_of
+from hotshoe.serve.requests import (
+    Answer,
+    RequestError,
+    joined,
+    parse,
+    pictures_of_ollama,
+    plain_messages,
+    refuse,
+    tools_of,
+)
+from hotshoe_core.errors import OptionError
 
 __all__ = ["ACTIONS", "LISTS", "error_body"]
 
@@ -35,7 +46,7 @@ _OPTIONS = {
     "stop": "stop",
 }
 """Ollama's options, and the fields of SamplingParams."""
-_HARMLESS = ("keep_alive", "num_gpu", "num_thread", "num_batch", "main_gpu", "use_mmap", "numa", "num_keep", "low_vram")
+_HARMLESS = ("num_gpu", "num_thread", "num_batch", "main_gpu", "use_mmap", "numa", "num_keep", "low_vram")
 _NANOSECONDS = 1e9
 
 
@@ -49,6 +60,7 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     options: dict[str, Any] = {}
     tools: list[Any] | None = None
     think: bool | str | None = None
+    keep_alive: int | float | str | None = None
 
 
 class GenerateRequest(msgspec.Struct, kw_only=True):
@@ -66,6 +78,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     template: str | None = None
     context: list[int] | None = None
     think: bool | str | None = None
+    keep_alive: int | float | str | None = None
 
 
 class EmbedRequest(msgspec.Struct, kw_only=True):
@@ -75,6 +88,7 @@ class EmbedRequest(msgspec.Struct, kw_only=True):
     input: str | list[str]
     truncate: bool = True
     dimensions: int | None = None
+    keep_alive: int | float | str | None = None
 
 
 class EmbeddingsRequest(msgspec.Struct, kw_only=True):
@@ -82,6 +96,7 @@ class EmbeddingsRequest(msgspec.Struct, kw_only=True):
 
     model: str
     prompt: str
+    keep_alive: int | float | str | None = None
 
 
 class ShowRequest(msgspec.Struct, kw_only=True):
@@ -101,7 +116,7 @@ def _now() -> str:
 
 
 def _details(process: ModelProcess) -> dict[str, Any]:
-    family = process.ready.architecture if process.ready else ""
+    family = process.about.architecture if process.about else ""
     return {"format": "gguf", "family": family, "families": [family] if family else []}
 
 
@@ -121,7 +136,7 @@ def _entry(process: ModelProcess) -> dict[str, Any]:
 
 
 def _tags(front: Front) -> dict[str, Any]:
-    return {"models": [_entry(process) for process in front.processes.values()]}
+    return {"models": [_entry(process) | {"name": name, "model": name} for name, process in front.listed().items()]}
 
 
 def _ps(front: Front) -> dict[str, Any]:
@@ -133,17 +148,42 @@ def _ps(front: Front) -> dict[str, Any]:
             found.append(
                 _entry(process)
                 | {"size_vram": on_gpu, "context_length": ready.n_ctx, "device": ready.device, "why": ready.why}
-                | {"requests": process.n_jobs, "expires_at": "9999-12-31T23:59:59Z"}
+                | {"requests": process.n_jobs, "expires_at": _expires_at(process), "pinned": process.is_pinned}
+                | {"size_needed": sum(process.needs.values())}
             )
-    return {"models": found}
+    gone = [unloaded._asdict() for unloaded in front.room.unloaded]
+    return {"models": found, "unloaded": gone}
+
+
+def _expires_at(process: ModelProcess) -> str:
+    """When the model is unloaded if nobody uses it until then."""
+    if process.keep_alive is None:
+        return "9999-12-31T23:59:59Z"
+    left = process.last_used + process.keep_alive - time.monotonic()
+    return datetime.fromtimestamp(time.time() + left, UTC).isoformat().replace("+00:00", "Z")
+
+
+async def _kept(front: Front, name: str, given: float | str | None) -> wire.Ready:
+    """Load a model unless it is loaded. ``keep_alive`` says for how long it stays when nobody uses it."""
+    process = front.process(name)
+    if given is not None:
+        process.keep_alive = None if process.is_pinned else _seconds(given)
+    return await front.loaded(name)
+
+
+def _seconds(keep_alive: float | str) -> float | None:
+    try:
+        return seconds_of("keep_alive", keep_alive)
+    except OptionError as error:
+        raise RequestError(400, error.message, param="keep_alive") from None
 
 
 async def _show(front: Front, body: bytes) -> Any:
     request, _ = parse(body, ShowRequest)
     process = front.process(request.model or request.name)
-    ready = await front.loaded(request.model or request.name)
+    ready = await front.described(request.model or request.name)
     kind = {"text": ["completion"], "embedding": ["embedding"], "rerank": ["rerank"]}[ready.task]
-    kind += ["tools"] * ready.calls + ["thinking"] * ready.thinks
+    kind += ["tools"] * ready.calls + ["thinking"] * ready.thinks + ["vision"] * ready.sees
     info = {
         "general.architecture": ready.architecture,
         "general.basename": ready.name,
@@ -163,9 +203,27 @@ async def _show(front: Front, body: bytes) -> Any:
     )
 
 
+async def _load_or_unload(
+    front: Front, request: ChatRequest | GenerateRequest, unknown: list[str], empty: dict[str, Any]
+) -> Any:
+    """Answer a request without a text: it loads the model or, if ``keep_alive`` is 0, unloads it."""
+    process, ignored = front.process(request.model), front.ignored(unknown, _HARMLESS)
+    unloads = request.keep_alive is not None and _seconds(request.keep_alive) == 0
+    if unloads and process.n_jobs:
+        raise RequestError(409, f"{process.name} works on {process.n_jobs} requests; unload it after them")
+    if unloads:
+        await process.stop()
+    else:
+        await _kept(front, request.model, request.keep_alive)
+    done = {"done": True, "done_reason": "unload" if unloads else "load"}
+    return json_response({"model": request.model, "created_at": _now()} | empty | done, ignored)
+
+
 async def _chat(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, ChatRequest)
-    ready, tools = await front.loaded(request.model), tools_of(request.tools)
+    if not request.messages:
+        return await _load_or_unload(front, request, unknown, {"message": {"role": "assistant", "content": ""}})
+    ready, tools = await _kept(front, request.model, request.keep_alive), tools_of(request.tools)
     if tools and not ready.calls:
         raise RequestError(400, f"{request.model} does not support tools", param="tools")
     options = {} if request.think is None else {"enable_thinking": bool(request.think)}
@@ -173,7 +231,7 @@ async def _chat(front: Front, body: bytes) -> Any:
         raise RequestError(400, f"{request.model} does not support thinking", param="think")
     options = {name: value for name, value in options.items() if name in ready.chat_template}
     job = wire.TextJob(
-        0, messages=texts_of_messages(request.messages), tools=tools, template_options=options,
+        0, messages=plain_messages(request.messages, ready.sees), tools=tools, template_options=options,
         **_format(request.format),
     )  # fmt: skip
 
@@ -200,16 +258,23 @@ async def _generate(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, GenerateRequest)
     refuse(
         request,
-        {"suffix": ("",), "images": ([],), "template": ("",), "context": ([],), "think": (False,)},
+        {"template": ("",), "context": ([],), "think": (False,)},
     )
-    ready = await front.loaded(request.model)
-    if request.raw or not ready.chats:
+    if not request.prompt and not request.images:
+        return await _load_or_unload(front, request, unknown, {"response": ""})
+    ready = await _kept(front, request.model, request.keep_alive)
+    if request.suffix or request.raw or not ready.chats:
+        refuse(request, {"images": ([],)})
+    if request.suffix:
+        job = wire.TextJob(0, prompt=request.prompt, suffix=request.suffix, **_format(request.format))
+    elif request.raw or not ready.chats:
         if request.system:
             raise RequestError(400, "system needs a model with a chat format, and raw: false", param="system")
         job = wire.TextJob(0, prompt=request.prompt, **_format(request.format))
     else:
-        system = [{"role": "system", "content": request.system}] if request.system else []
-        messages = [*system, {"role": "user", "content": request.prompt}]
+        system: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
+        pictures = pictures_of_ollama("images", request.images, ready.sees)
+        messages: list[dict[str, Any]] = [*system, {"role": "user", "content": joined([*pictures, request.prompt])}]
         job = wire.TextJob(0, messages=messages, **_format(request.format))
     return await _answer(front, request, unknown, job, lambda text, _, __: {"response": text})
 
@@ -302,6 +367,7 @@ async def _embed(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, EmbedRequest)
     ignored = front.ignored(unknown, _HARMLESS)
     texts = [request.input] if isinstance(request.input, str) else request.input
+    await _kept(front, request.model, request.keep_alive)
     vectors, n = await _vectors(front, request.model, texts, request.truncate)
     if request.dimensions is not None:
         vectors = [shortened(v, request.dimensions) for v in vectors]
@@ -312,6 +378,7 @@ async def _embed(front: Front, body: bytes) -> Any:
 async def _embeddings(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, EmbeddingsRequest)
     ignored = front.ignored(unknown, _HARMLESS)
+    await _kept(front, request.model, request.keep_alive)
     [vector], _ = await _vectors(front, request.model, [request.prompt], True)
     return front.json({"embedding": vector.tolist()}, ignored)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from hotshoe.serve import wire
 from hotshoe.serve.front import Front, gather, json_response, merged
-from hotshoe.serve.requests import Answer, RequestError, parse, refuse, texts_of_messages, tools_of
+from hotshoe.serve.requests import Answer, RequestError, parse, plain_messages, refuse, tools_of
 
 __all__ = ["chat", "completions", "embeddings", "error_body", "model", "models", "schema_of", "shortened"]
 
@@ -136,7 +136,7 @@ def error_body(error: RequestError) -> dict[str, Any]:
 
 def models(front: Front) -> dict[str, Any]:
     """The answer of ``/v1/models``: every model, with its context if it is loaded."""
-    data = [model(front, name) for name in front.processes]
+    data = [model(front, name) for name in front.listed()]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return {"object": "list", "data": data, "has_more": False, **ends}
 
@@ -145,10 +145,10 @@ def model(front: Front, name: str) -> dict[str, Any]:
     """The answer of ``/v1/models/NAME``, with the fields of OpenAI and of Anthropic."""
     process = front.process(name)
     created = datetime.fromtimestamp(front.started, UTC).isoformat().replace("+00:00", "Z")
-    found: dict[str, Any] = {"id": process.spec.name, "object": "model", "created": front.started, "owned_by": "me"}
-    found |= {"type": "model", "display_name": process.spec.name, "created_at": created}
-    if process.ready is not None:
-        found |= {"task": process.ready.task, "context_length": process.ready.n_ctx}
+    found: dict[str, Any] = {"id": name, "object": "model", "created": front.started, "owned_by": "me"}
+    found |= {"type": "model", "display_name": name, "created_at": created}
+    if process.about is not None:
+        found |= {"task": process.about.task, "context_length": process.about.n_ctx}
     return found
 
 
@@ -173,12 +173,13 @@ async def chat(front: Front, body: bytes) -> Any:
     if request.reasoning_effort is not None:
         options["reasoning_effort"] = request.reasoning_effort
     tools = tools_of(request.tools) if request.tool_choice != "none" else None
-    if tools and not (await front.loaded(request.model)).calls:
+    ready = await front.loaded(request.model)
+    if tools and not ready.calls:
         raise RequestError(
             400, "tools: the chat format of this model has no tools, or their calls cannot be read", param="tools"
         )
     job = wire.TextJob(
-        0, messages=texts_of_messages(request.messages), json_schema=schema_of(request.response_format),
+        0, messages=plain_messages(request.messages, ready.sees), json_schema=schema_of(request.response_format),
         grammar=request.grammar, tools=tools, template_options=options,
     )  # fmt: skip
     answers = _answers(front, request, [job], params, unknown)
@@ -190,11 +191,14 @@ async def completions(front: Front, body: bytes) -> Any:
     """Answer ``/v1/completions``."""
     request, unknown = parse(body, CompletionRequest)
     request.check()
-    refuse(request, {"echo": (False,), "suffix": ("",), "best_of": (1, request.n)})
+    refuse(request, {"echo": (False,), "best_of": (1, request.n)})
     params = request.params()
     if request.logprobs is not None:
         params["logprobs"] = request.logprobs
-    jobs = [wire.TextJob(0, prompt=prompt, grammar=request.grammar) for prompt in _prompts(request.prompt)]
+    prompts, suffix = _prompts(request.prompt), request.suffix or None
+    if suffix is not None and not all(isinstance(prompt, str) for prompt in prompts):
+        raise RequestError(400, "suffix needs prompts that are texts", param="suffix")
+    jobs = [wire.TextJob(0, prompt=prompt, suffix=suffix, grammar=request.grammar) for prompt in prompts]
     answers = _answers(front, request, jobs, params, unknown)
     shape = _Completion(request)
     return front.stream(_chunks(shape, answers, request), answers) if request.stream else await _whole(shape, answers)

@@ -22,7 +22,7 @@ from hotshoe_core.errors.text import format_bytes
 __all__ = ["BusyError", "JobFailedError", "ModelProcess", "ModelSpec", "ProcessLostError"]
 
 _log = logging.getLogger(__name__)
-_FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted)
+_FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted, wire.Tokens, wire.Detokenized)
 _SECONDS_TO_END = 10.0
 _WORKER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.serve.worker import main; main()"
 """The program of a model's process. It imports from where the server does: ``-I`` adds no other folders."""
@@ -79,6 +79,8 @@ class ModelProcess:
         self.keep_alive = spec.keep_alive
         self._room = room
         room.tenants.append(self)
+        self.observe: Callable[[str, wire.Event, float], None] = lambda name, event, seconds: None
+        """Told each event of a job, with the seconds since the job came."""
         self._load: asyncio.Task[wire.Ready] | None = None
         """The newest load. It belongs to no job: a client that leaves does not end it for others."""
         self._n_waiting = 0
@@ -129,17 +131,18 @@ class ModelProcess:
     async def _start(self) -> wire.Ready:
         async with self._room.lock:
             while (ready := await self._start_alone()) is None:
-                await self._room.wait()
+                if self._room.is_busy(self):
+                    await self._room.wait()
             return ready
 
     async def _start_alone(self) -> wire.Ready | None:
         """Load the model; None if it has to wait for the memory of a model that works."""
+        was_busy, busy = self._room.is_busy(self), False
         process, event = await self._launch(False)
-        busy = False
         try:
             if isinstance(event, wire.Planned):
                 victims = self._room.victims(event, self) if event.fits else None
-                busy = victims is None and self._room.is_busy(self)
+                busy = victims is None and (was_busy or self._room.is_busy(self))
                 if victims is None and not busy:
                     event = _no_room(self.spec.name, event)
                 elif victims is not None:
@@ -209,6 +212,7 @@ class ModelProcess:
         """
         if self.n_jobs >= self._max_jobs:
             raise BusyError(f"{self.spec.name} has {self._max_jobs} requests already (--max-requests)")
+        start = time.perf_counter()
         self._n_waiting += 1
         try:
             await self.start()
@@ -227,6 +231,7 @@ class ModelProcess:
                 finished = event is None or isinstance(event, (*_FINAL, wire.Failed))
                 if event is None:
                     raise self._lost()
+                self.observe(self.spec.name, event, time.perf_counter() - start)
                 if isinstance(event, wire.Failed):
                     raise JobFailedError(event)
                 yield event

@@ -14,14 +14,26 @@ import msgspec
 from hotshoe.serve import wire
 from hotshoe.serve.processes import BusyError, JobFailedError, ModelProcess, ProcessLostError
 
-__all__ = ["Answer", "RequestError", "explain", "fields_of", "parse", "refuse", "texts_of_messages", "tools_of"]
+__all__ = [
+    "Answer",
+    "RequestError",
+    "explain",
+    "fields_of",
+    "joined",
+    "parse",
+    "picture",
+    "pictures_of_ollama",
+    "plain_messages",
+    "refuse",
+    "tools_of",
+]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 _BAD_INPUT = frozenset(
     {
         *("InputTooLongError", "InputEmptyError", "SamplingError", "GrammarError", "ChatTemplateError"),
-        *("TokenizerError", "ModelError", "CacheFullError"),
+        *("TokenizerError", "ModelError", "ImageError", "CacheFullError"),
     }
 )
 """Errors of a model's process that the request caused."""
@@ -123,21 +135,17 @@ def refuse(request: msgspec.Struct, names: Mapping[str, Iterable[Any]]) -> None:
             raise RequestError(400, f"{name} is not supported", param=name, code="unsupported_parameter")
 
 
-def texts_of_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose contents are plain texts. Parts are joined; ``developer`` is ``system``; arguments are objects.
+def plain_messages(messages: list[dict[str, Any]], sees: bool) -> list[dict[str, Any]]:
+    """Messages whose contents are texts, or lists of texts and pictures. ``developer`` is ``system``.
 
-    Raises RequestError for a part that is not a text, a message without a role, and a call that is not valid.
+    sees: whether the model reads pictures. Raises RequestError for a part that the model cannot read, a message without
+    a role, and a call that is not valid.
     """
     found = []
     for i, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str):
             raise RequestError(400, f"messages[{i}] has no role", param=f"messages[{i}].role")
-        if message.get("images"):
-            raise RequestError(
-                400, f"messages[{i}].images: this model reads texts only", param=f"messages[{i}].images",
-                code="unsupported_content",
-            )  # fmt: skip
         given = message.get("tool_calls") or []
         if not isinstance(given, list):
             raise RequestError(400, f"messages[{i}].tool_calls is not a list", param=f"messages[{i}].tool_calls")
@@ -145,8 +153,10 @@ def texts_of_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if content is None and calls:
             content = ""
         if isinstance(content, list):
-            content = "".join(_text_of_part(i, j, part) for j, part in enumerate(content))
-        if not isinstance(content, str):
+            content = joined([_part_of(f"messages[{i}].content[{j}]", part, sees) for j, part in enumerate(content)])
+        if found_pictures := pictures_of_ollama(f"messages[{i}].images", message.get("images"), sees):
+            content = joined([*found_pictures, *([content] if isinstance(content, str) else content or [])])
+        if not isinstance(content, (str, list)):
             raise RequestError(
                 400,
                 f"messages[{i}].content is {type(content).__name__}; expected a text or a list of parts",
@@ -191,17 +201,65 @@ def tools_of(tools: list[Any] | None) -> list[dict[str, Any]] | None:
     return tools or None
 
 
-def _text_of_part(i: int, j: int, part: Any) -> str:
+def _part_of(place: str, part: Any, sees: bool) -> str | dict[str, Any]:
     if isinstance(part, dict) and part.get("type") in ("text", "input_text") and isinstance(part.get("text"), str):
         text: str = part["text"]
         return text
+    if (found := picture(place, part, sees)) is not None:
+        return found
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    what = "texts and pictures" if sees else "texts only"
     raise RequestError(
-        400,
-        f"messages[{i}].content[{j}] is {kind!r}; this model reads texts only",
-        param=f"messages[{i}].content[{j}]",
-        code="unsupported_content",
+        400, f"{place} is {kind!r:.40}; this model reads {what}", param=place, code="unsupported_content"
     )
+
+
+def picture(place: str, part: Any, sees: bool) -> dict[str, Any] | None:
+    """The picture in a part of OpenAI's or a block of Anthropic's; None if it is another kind of part.
+
+    sees: whether the model reads pictures. Raises RequestError if it does not, or if the part has no picture.
+    """
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in ("image_url", "input_image", "image"):
+        return None
+    if not sees:
+        raise RequestError(
+            400, f"{place} is a picture; this model reads texts only", param=place, code="unsupported_content"
+        )
+    source = part.get("source")  # Anthropic's
+    if isinstance(source, dict) and source.get("type") == "base64" and isinstance(source.get("data"), str):
+        return _part(f"data:{source.get('media_type', 'image/any')};base64,{source['data']}")
+    url = part.get("image_url")
+    url = url.get("url") if isinstance(url, dict) else url
+    if isinstance(url, str) and url[:5].lower() == "data:":
+        return _part(url)
+    raise RequestError(
+        400, f"{place}: the picture is not in the request; this server fetches no addresses and no stored files: send "
+        "data:image/png;base64,…", param=place, code="invalid_image",
+    )  # fmt: skip
+
+
+def pictures_of_ollama(place: str, images: Any, sees: bool) -> list[dict[str, Any]]:
+    """The pictures in Ollama's field ``images``, a list of files in base64. Raises RequestError as ``picture`` does."""
+    if not images:
+        return []
+    if not sees:
+        raise RequestError(400, f"{place}: this model reads texts only", param=place, code="unsupported_content")
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        raise RequestError(400, f"{place} is not a list of texts in base64", param=place)
+    return [_part(f"data:image/any;base64,{image}") for image in images]
+
+
+def joined(contents: list[str | dict[str, Any]], separator: str = "") -> str | list[dict[str, Any]]:
+    """A content of texts and pictures: one text if there are no pictures, else a list of parts."""
+    texts = [part for part in contents if isinstance(part, str)]
+    if len(texts) == len(contents):
+        return separator.join(texts)
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in contents]
+
+
+def _part(url: str) -> dict[str, Any]:
+    return {"type": "image", "image": url}
 
 
 @dataclass

@@ -11,6 +11,8 @@ __all__ = [
     "Cancel",
     "CountJob",
     "Counted",
+    "DetokenizeJob",
+    "Detokenized",
     "Difference",
     "EmbedJob",
     "Event",
@@ -28,6 +30,8 @@ __all__ = [
     "Started",
     "TextJob",
     "TokenLogprob",
+    "TokenizeJob",
+    "Tokens",
     "Vectors",
     "decode_event",
     "decode_order",
@@ -76,6 +80,26 @@ class TextJob(msgspec.Struct, tag=True):
     tools: list[dict[str, Any]] | None = None
     template_options: dict[str, Any] = {}
     """More variables for the chat template."""
+    suffix: str | None = None
+    """The text after a gap, which is to be filled after ``prompt``; None: there is no gap."""
+    files: list[tuple[str, str]] = []
+    """Names and contents of other files, for a gap."""
+
+
+class TokenizeJob(msgspec.Struct, tag=True):
+    """Turn a text into tokens."""
+
+    id: int
+    text: str
+    add_special: bool
+    parse_special: bool
+
+
+class DetokenizeJob(msgspec.Struct, tag=True):
+    """Turn tokens into a text."""
+
+    id: int
+    ids: list[int]
 
 
 class EmbedJob(msgspec.Struct, tag=True):
@@ -123,6 +147,8 @@ class Ready(msgspec.Struct, tag=True):
     why: str
     chats: bool
     """Whether the model has a chat format."""
+    sees: bool = False
+    """Whether the model reads pictures."""
     chat_template: str = ""
     calls: bool = False
     """Whether the chat format has tools, and their calls can be read."""
@@ -178,6 +204,21 @@ class Counted(msgspec.Struct, tag=True):
 
     id: int
     n_tokens: int
+
+
+class Tokens(msgspec.Struct, tag=True):
+    """The tokens of a TokenizeJob, and the bytes of each."""
+
+    id: int
+    ids: list[int]
+    pieces: list[bytes]
+
+
+class Detokenized(msgspec.Struct, tag=True):
+    """The text of a DetokenizeJob."""
+
+    id: int
+    text: str
 
 
 class TokenLogprob(msgspec.Struct):
@@ -252,9 +293,9 @@ class Failed(msgspec.Struct, tag=True):
     hint: str | None = None
 
 
-Job = Union[TextJob, EmbedJob, RankJob, CountJob]  # noqa: UP007 | msgspec reads it when the program runs
-Order = Union[Load, Proceed, TextJob, EmbedJob, RankJob, CountJob, Cancel]  # noqa: UP007
-Event = Union[Ready, Planned, Started, Piece, CallMade, Finished, Vectors, Scores, Counted, Failed]  # noqa: UP007
+Job = Union[TextJob, EmbedJob, RankJob, CountJob, TokenizeJob, DetokenizeJob]  # noqa: UP007 | msgspec reads it when the program runs
+Order = Union[Load, Proceed, TextJob, EmbedJob, RankJob, CountJob, TokenizeJob, DetokenizeJob, Cancel]  # noqa: UP007
+Event = Union[Ready, Planned, Started, Piece, CallMade, Finished, Vectors, Scores, Counted, Tokens, Detokenized, Failed]  # noqa: UP007
 
 _encoder = msgspec.msgpack.Encoder()
 _orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)

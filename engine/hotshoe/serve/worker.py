@@ -18,13 +18,16 @@ from hotshoe.chat import from_metadata
 from hotshoe.chat.parts import Call, Parts, Text
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
-from hotshoe.load_request import model_class_of, open_file
+from hotshoe.load_options import group_options
+from hotshoe.load_request import LoadRequest
+from hotshoe.runner.infill import infill_prompt
 from hotshoe.serve import wire
 from hotshoe.serve.marks import without_marks
 from hotshoe.serve.planning import choose
+from hotshoe.store.names import named
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer
-from hotshoe_core.errors import ChatTemplateError, HotshoeError
+from hotshoe_core.errors import ChatTemplateError, HotshoeError, TokenizerError
 
 if TYPE_CHECKING:
     from hotshoe.runner.embedder import EmbeddingModel
@@ -84,16 +87,18 @@ class Worker:
         """What a loaded model says of itself. Sets the response template."""
         about = self._about(model.metadata, _task(model), lambda: model.chat_template.source)
         about.n_ctx, about.nbytes, about.device, about.why = model.n_ctx, model.nbytes, model.device.name, model.why
+        about.sees = about.task == Task.TEXT.value and model.sees
         return about
 
     def _described(self, load: wire.Load, planned: wire.Planned) -> wire.Ready:
         """What a model would say of itself."""
-        with open_file(load.path) as file:
-            about = self._about(
-                file.metadata,
-                model_class_of(file).task,
-                lambda: from_metadata(file.metadata, load_tokenizer(file.metadata)).source,
-            )
+        stored = named(load.path)
+        where, projector = (load.path, None) if stored is None else (stored.path, stored.projector)
+        with LoadRequest.read(where, None, None, group_options({}, ()), None, None, projector) as request:
+            metadata = request.file.metadata
+            task = request.model_class.task
+            about = self._about(metadata, task, lambda: from_metadata(metadata, load_tokenizer(metadata)).source)
+            about.sees = request.found_tower is not None
         about.n_ctx, about.nbytes = planned.n_ctx, sum(planned.needs.values())
         return about
 
@@ -169,12 +174,15 @@ class Worker:
         given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar, **job.params}
         parts = None
         if job.messages is not None:
-            text = model.chat_prompt(without_marks(job.messages), job.tools, **job.template_options)
+            chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
             if self._response is not None:
-                parts = Parts(ResponseReader(self._response, text, job.tools or ()))
-            stream = model.stream(model.tokenizer.encode(text, add_special=False), skip_special=parts is None, **given)
+                parts = Parts(ResponseReader(self._response, chat.text, job.tools or ()))
+            stream = model.stream(chat.items, skip_special=parts is None, **given)
         else:
-            stream = model.stream(job.prompt or "", **given)
+            prompt = job.prompt or ""
+            if job.suffix is not None and isinstance(prompt, str):
+                prompt = infill_prompt(model.tokenizer, prompt, job.suffix, job.files)
+            stream = model.stream(prompt, **given)
         with stream:
             self._streams[job.id] = stream
             self._send_pieces(model, stream, job, start, parts)
@@ -205,11 +213,23 @@ class Worker:
         ending = done.seed, done.stop_text, _difference(model, stream)
         self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, *ending))
 
+    def tokenize(self, model: Any, job: wire.TokenizeJob) -> None:
+        """Send the tokens of a text."""
+        ids = model.tokenizer.encode(job.text, add_special=job.add_special, parse_special=job.parse_special)
+        self._send(wire.Tokens(job.id, ids, [model.tokenizer.piece(id) for id in ids]))
+
+    def detokenize(self, model: Any, job: wire.DetokenizeJob) -> None:
+        """Send the text of tokens. Raises TokenizerError for an id outside the vocabulary."""
+        size = model.tokenizer.vocab_size
+        if (wrong := next((id for id in job.ids if not 0 <= id < size), None)) is not None:
+            raise TokenizerError(f"token id {wrong} is outside the vocabulary of {size} tokens")
+        self._send(wire.Detokenized(job.id, model.tokenizer.decode(job.ids, skip_special=False)))
+
     def count(self, model: TextModel, job: wire.CountJob) -> None:
         """Send the number of tokens of a conversation."""
         _require(model, Task.TEXT)
-        text = model.chat_prompt(without_marks(job.messages), job.tools, **job.template_options)
-        self._send(wire.Counted(job.id, len(model.tokenizer.encode(text, add_special=False))))
+        chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
+        self._send(wire.Counted(job.id, chat.n_tokens))
 
     def embed(self, model: EmbeddingModel, job: wire.EmbedJob) -> None:
         """Send the vectors of texts."""
@@ -232,6 +252,8 @@ _METHODS: dict[type, Callable[[Worker, Any, Any], None]] = {
     wire.EmbedJob: Worker.embed,
     wire.RankJob: Worker.rank,
     wire.CountJob: Worker.count,
+    wire.TokenizeJob: Worker.tokenize,
+    wire.DetokenizeJob: Worker.detokenize,
 }
 
 
