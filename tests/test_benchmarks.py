@@ -305,3 +305,20 @@ def test_a_gpu_run_of_small_steps(tmp_path: Path) -> None:
     wrong = subprocess.run([*command[:-1], "fact"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
     assert "unknown step fact" in wrong.stderr
+
+
+def test_the_host_is_measured_over_a_device_that_computes_nothing() -> None:
+    pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
+    command = [sys.executable, str(ROOT / "benchmarks" / "host.py"), "--layers", "1", "--steps", "8", "--texts", "1,3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+    assert list(found) == [
+        "new graph, switch",
+        "1 texts",
+        "3 texts",
+        "prompt of 8,192, first",
+        "prompt of 8,192, again",
+    ]
+    assert found["prompt of 8,192, first"].endswith(" new graphs")
+    assert found["prompt of 8,192, again"].endswith(" ms, 0 new graphs")

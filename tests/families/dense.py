@@ -72,6 +72,34 @@ def _as_internlm2(folder: Path) -> None:
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+def _as_orion(folder: Path) -> None:
+    config = {"layer_norm_eps": "rms_norm_eps"}
+    unused = {
+        "use_qkv_bias": None,
+        "partial_rotary_factor": None,
+        "rope_parameters": None,
+        "use_parallel_residual": None,
+    }
+    weights = _renamed(folder, config, {}, architectures=["OrionForCausalLM"], model_type="orion", **unused)
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def _as_xverse(folder: Path) -> None:
+    weights = _renamed(folder, {}, {}, architectures=["XverseForCausalLM"], model_type="xverse", head_dim=None)
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def _as_minicpm(folder: Path) -> None:
+    config = {"embedding_multiplier": "scale_emb"}
+    more = {"scale_depth": 1.4, "dim_model_base": 16, "residual_multiplier": None, "logits_scaling": None}
+    more |= {"architectures": ["MiniCPMForCausalLM"], "model_type": "minicpm", "attention_multiplier": None}
+    safetensors.save_file(_renamed(folder, config, {}, **more), folder / "model.safetensors", {"format": "pt"})
+
+
+_MINICPM = {"embedding_multiplier": 12.0, "residual_multiplier": 1.4 / 3**0.5, "logits_scaling": 4.0}
+_MINICPM |= {"attention_multiplier": 0.25, "rms_norm_eps": 1e-2}
+_LONGROPE = {"rope_theta": 1e4, "rope_type": "longrope", "original_max_position_embeddings": 256}
+_LONGROPE |= {"short_factor": [1 + i / 8 for i in range(8)], "long_factor": [2 + i / 8 for i in range(8)]}
 _NORM_AFTER_ROPE = "shiftable is False"
 _DERIVED = {"head_dim": "config.json cannot state it"}
 
@@ -114,5 +142,32 @@ ROWS: dict[str, Row] = {
     "qwen2-yarn": Row("Qwen2ForCausalLM", "qwen2", {"rope_parameters": YARN}),
     "qwen3": Row("Qwen3ForCausalLM", "qwen3", {"head_dim": 32}),
     "qwen3-tied": Row("Qwen3ForCausalLM", "qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+    "arcee": Row("ArceeForCausalLM", "arcee", {"head_dim": 24}),
+    "apertus": Row(
+        "ApertusForCausalLM", "apertus", {"rope_parameters": LLAMA3, "attention_bias": True, "rms_norm_eps": 1e-3}
+    ),
+    "orion": Row(
+        "StableLmForCausalLM",
+        "orion",
+        {"partial_rotary_factor": 1.0, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
+        prepare=_as_orion,
+    ),
+    "xverse": Row(
+        "LlamaForCausalLM",
+        "xverse",
+        prepare=_as_xverse,
+        keys={"xverse.vocab_size": 320},  # our converter writes it for all models like Llama
+        excused=_DERIVED,
+    ),
+    "minicpm": Row("GraniteForCausalLM", "minicpm", _MINICPM, prepare=_as_minicpm),
+    "minicpm4": Row(
+        "GraniteForCausalLM",
+        "minicpm",
+        _MINICPM | {"rope_parameters": _LONGROPE},
+        prepare=_as_minicpm,
+        optional=("rope_factors_*",),
+        excused={"original context": "it is the whole context, as in published models"},
+    ),
+    "jais2": Row("Jais2ForCausalLM", "jais2", {"layer_norm_eps": 1e-3}, excused=_DERIVED),
     "phi3": Row("Phi3ForCausalLM", "phi3", {"original_max_position_embeddings": 256, "sliding_window": None}),
 }

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-from tests.families.row import Row
+from tests.families.row import Row, stating
 
 _GELU = 6e-4  # llama.cpp's GELU is a table of F16
 _GPT2 = {
@@ -24,35 +19,24 @@ _GPT2 = {
     "layer_norm_epsilon": 1e-3,
 }
 
-
-def _stating(**settings: Any) -> Callable[[Path], None]:
-    """Write settings into config.json that published checkpoints have, but transformers no longer writes."""
-
-    def prepare(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text()) | settings
-        (folder / "config.json").write_text(json.dumps(config))
-
-    return prepare
-
-
 _LEARNED = "shiftable is False"
 
 ROWS: dict[str, Row] = {
     "starcoder2": Row("Starcoder2ForCausalLM", "starcoder2", {"norm_epsilon": 1e-3}, llamacpp_bound=_GELU),
-    "gpt2": Row("GPT2LMHeadModel", "gpt2", _GPT2, prepare=_stating(n_ctx=256), no_shift=_LEARNED, llamacpp_bound=_GELU),
+    "gpt2": Row("GPT2LMHeadModel", "gpt2", _GPT2, prepare=stating(n_ctx=256), no_shift=_LEARNED, llamacpp_bound=_GELU),
     "starcoder": Row("GPTBigCodeForCausalLM", "starcoder", _GPT2, no_shift=_LEARNED, llamacpp_bound=_GELU),
     "gptneox": Row(
         "GPTNeoXForCausalLM",
         "gptneox",
         {"layer_norm_eps": 1e-3},
-        prepare=_stating(rotary_pct=0.25),
+        prepare=stating(rotary_pct=0.25),
         llamacpp_bound=1e-3,
     ),
     "gptneox-sequential": Row(
         "GPTNeoXForCausalLM",
         "gptneox",
         {"layer_norm_eps": 1e-3, "use_parallel_residual": False, "rotary_pct": 0.5},
-        prepare=_stating(rotary_pct=0.5),
+        prepare=stating(rotary_pct=0.5),
         llamacpp_bound=1e-3,
     ),
     "bloom": Row(
@@ -67,5 +51,14 @@ ROWS: dict[str, Row] = {
         "nemotron",
         {"norm_eps": 1e-3},
         excused={"head_dim": "llama.cpp's converter computes it from hidden_size, as it is in published models"},
+    ),
+    "mpt": Row(
+        "MptForCausalLM",
+        "mpt",
+        dict.fromkeys(_GPT2, ...)
+        | {"d_model": 96, "n_heads": 6, "n_layers": 3, "max_seq_len": 256}
+        | {"attn_config": {"clip_qkv": 2.0, "alibi_bias_max": 8}},
+        prepare=stating(architectures=["MPTForCausalLM"]),
+        llamacpp_bound=1e-3,
     ),
 }

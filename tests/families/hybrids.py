@@ -21,7 +21,7 @@ _DELTA = {
 }
 # The result of a head is normalised: it would be noise if its query and key were nearly at right angles. Larger inputs
 # of SiLU make both positive.
-_DELTA_WEIGHTS = {
+DELTA_WEIGHTS = {
     "A_log": coarse,
     "linear_attn.conv1d.weight": lambda w: 3 * w,
     "linear_attn.out_proj.weight": lambda w: w / 3,
@@ -117,21 +117,21 @@ ROWS: dict[str, Row] = {
         "Qwen3_5ForCausalLM",
         "qwen35",
         _DELTA | _SECTIONS,
-        weights=_DELTA_WEIGHTS,
+        weights=DELTA_WEIGHTS,
         no_shift=RECURRENT,
     ),
     "qwen35moe": Row(
         "Qwen3_5MoeForCausalLM",
         "qwen35moe",
         _DELTA | _SECTIONS | _EXPERTS | {"intermediate_size": ...},
-        weights=_DELTA_WEIGHTS,
+        weights=DELTA_WEIGHTS,
         no_shift=RECURRENT,
     ),
     "qwen3next": Row(
         "Qwen3NextForCausalLM",
         "qwen3next",
         _DELTA | _EXPERTS | {"rope_parameters": _PARTIAL},
-        weights=_DELTA_WEIGHTS,
+        weights=DELTA_WEIGHTS,
         no_shift=RECURRENT,
     ),
     "mamba2-one-group": Row(

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.families.dense import LLAMA3, MINISTRAL, YARN
 from tests.families.hybrids import RECURRENT
-from tests.families.row import Row
+from tests.families.row import Row, stating
 from tests.support.tiny_bert import edit_json
 from tests.support.tiny_text import MLA
 
@@ -69,6 +69,21 @@ _DSA: dict[str, Any] = {
     "index_n_heads": 4,
     "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
 }
+
+_MELLUM = {
+    "head_dim": 24,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "rms_norm_eps": 1e-3,
+}
+_MELLUM |= {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+
+
+def _mellum_rope(base: float) -> dict[str, Any]:
+    yarn = {"rope_theta": base, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    return {"full_attention": yarn, "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"}}
+
 
 ROWS: dict[str, Row] = {
     "deepseek-v3.2": Row(
@@ -312,5 +327,30 @@ ROWS: dict[str, Row] = {
             "llama4.attention.temperature_scale": float(np.float32(0.3)),
         },
         llamacpp="its chunks and its temperature are those of the published models",
+    ),
+    "mellum": Row("MellumForCausalLM", "mellum", _MELLUM | {"rope_parameters": _mellum_rope(1e4)}),
+    "mellum-two-bases": Row(
+        "MellumForCausalLM",
+        "mellum",
+        _MELLUM | {"rope_parameters": _mellum_rope(5e5)},
+        llamacpp="it rotates layers with a window by the base of the others",
+    ),
+    "exaone-moe": Row(
+        "ExaoneMoeForCausalLM",
+        "exaone-moe",
+        {"head_dim": 24, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "sliding_window": 6}
+        | {"num_hidden_layers": 5, "num_shared_experts": 2},
+        n_tokens=32,
+        prepare=stating(architectures=["ExaoneMoEForCausalLM"], scoring_func="sigmoid"),
+    ),
+    "dbrx": Row(
+        "DbrxForCausalLM",
+        "dbrx",
+        dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"), ...)
+        | dict.fromkeys(("num_key_value_heads", "max_position_embeddings"), ...)
+        | {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}
+        | {"attn_config": {"clip_qkv": 2.0, "kv_n_heads": 2, "rope_theta": 5e5}}
+        | {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}
+        | {"ffn_config": {"ffn_hidden_size": 40, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64}},
     ),
 }

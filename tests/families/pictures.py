@@ -59,4 +59,18 @@ ROWS: dict[str, Row] = {
         ),
         prepare=_transpose_experts,
     ),
+    "muse-glimmer": Row(
+        "MuseGlimmerForConditionalGeneration",
+        "muse-glimmer",
+        _config(
+            {"num_hidden_layers": 1, "num_attention_heads": 2, "pos_emb_height": 4, "pos_emb_width": 4},
+            head_dim=24,
+            num_hidden_layers=5,
+            sliding_window=6,
+            rms_norm_eps=1e-3,
+            qk_scale_factor=1.5,
+        ),
+        unused=("model.vision_*",),
+        excused={"vectors": "the norms of queries and keys are constants"},
+    ),
 }

@@ -64,10 +64,10 @@ def write_record(name: str, record: Record) -> None:
 
 
 def family_keys(path: Path) -> dict[str, Any]:
-    """The keys of a file whose names begin with its architecture."""
+    """The keys of a file that tell of its model: their names begin with its architecture, or with "xielu."."""
     fields = gguf.GGUFReader(path).fields
     arch = fields["general.architecture"].contents()
-    return {name: field.contents() for name, field in fields.items() if name.startswith(f"{arch}.")}
+    return {name: field.contents() for name, field in fields.items() if name.startswith((f"{arch}.", "xielu."))}
 
 
 def digests(path: Path, cut: dict[str, int] | None = None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import pytest
 
 from tests.support.tiny_text import COMMON, make_tokenizer
 
-__all__ = ["COMMON", "Row", "coarse", "make_folder", "oracle_class", "text_ids"]
+__all__ = ["COMMON", "Row", "coarse", "make_folder", "oracle_class", "stating", "text_ids"]
 
 Array = np.ndarray[Any, Any]
 
@@ -112,6 +113,16 @@ def make_folder(row: Row, folder: Path) -> Path:
     return folder
 
 
+def stating(**settings: Any) -> Callable[[Path], None]:
+    """Write settings into config.json that published checkpoints have, but transformers no longer writes."""
+
+    def prepare(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text()) | settings
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return prepare
+
+
 def oracle_class(row: Row) -> Any:
     """The class that ``row.model`` names."""
     module, _, name = row.model.rpartition(":")
@@ -125,7 +136,8 @@ def _draw(name: str, initial: Array, row: Row) -> Array:
     """
     noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(initial.shape)
     if initial.ndim < 2:
-        rest = initial.flat[0] if initial.size and np.ptp(initial) == 0 else 0.0
+        rest = initial.flat[0] if initial.size and (initial == initial.flat[0]).all() else 0.0
+        rest = rest if np.isfinite(rest) else 0.0
         drawn = rest + noise * 0.2
     else:
         drawn = noise * (1.0 if "embed" in name else 1.5 / initial.shape[-1] ** 0.5)

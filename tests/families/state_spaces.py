@@ -172,4 +172,13 @@ ROWS: dict[str, Row] = {
     "mamba": Row("MambaForCausalLM", "mamba", _MAMBA, weights={"A_log": _quarters}, no_shift=RECURRENT),
     # llama.cpp normalises B, C and the time steps with epsilon 1e-5, that of the other norms; checkpoints have 1e-6
     "falcon-mamba": Row("FalconMambaForCausalLM", "mamba", _MAMBA, weights={"A_log": _quarters}, no_shift=RECURRENT),
+    "jamba": Row(
+        "JambaForCausalLM",
+        "jamba",
+        {"expert_layer_offset": 0, "attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 4}
+        | {"num_experts_per_tok": 2, "mamba_d_state": 8, "mamba_dt_rank": 6, "rms_norm_eps": 1e-3},
+        weights={"A_log": _quarters},
+        n_tokens=17,
+        no_shift=RECURRENT,
+    ),
 }

@@ -44,9 +44,10 @@ def check_experts(made: Made) -> list[str]:
     """The router must choose: some experts, and some groups, are not used for a token."""
     names = (
         ("num_experts_per_tok", "top_k_experts", "moe_top_k"),
-        ("num_experts", "num_local_experts", "n_routed_experts"),
+        ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
     )
-    pairs = [(few, getattr(made.config, few, None), getattr(made.config, many, None)) for few, many in product(*names)]
+    config = getattr(made.config, "ffn_config", made.config)
+    pairs = [(few, getattr(config, few, None), getattr(config, many, None)) for few, many in product(*names)]
     found = [(few, max(used) if isinstance(used, list) else used, n) for few, used, n in pairs if used and n]
     problems = [f"{few} {used}" for few, used, n in found if used >= n]
     with GGUFFile(made.file()) as file:

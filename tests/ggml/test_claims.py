@@ -23,7 +23,7 @@ pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip inst
 from hotshoe_ggml import unit
 from hotshoe_ggml.claims import fails, overstated
 from hotshoe_ggml.native import ffi, lib
-from hotshoe_ggml.native.context import NativeContext
+from hotshoe_ggml.native.context import NativeContext, is_view_op
 
 CASES: list[AnyCase] = [*OP_CASES, *GRAPH_CASES]
 
@@ -58,9 +58,11 @@ def hazards(backend: Any, case: AnyCase) -> list[str]:
     found = []
     for executable in backend._executables:
         scheduled = executable._scheduled
-        assert len(scheduled.node_units) == lib().ggml_graph_n_nodes(scheduled.cgraph), "each node has a unit"
-        for node, place in scheduled.node_units:
-            if place.name == "rpc:0" and not cuda_source.runs(node):
+        for i in range(lib().ggml_graph_n_nodes(scheduled.cgraph)):
+            node = lib().ggml_graph_node(scheduled.cgraph, i)
+            unit = scheduled.unit(node)
+            assert (unit < 0) == is_view_op(node), "each node that computes has a unit"
+            if unit >= 0 and backend.units[unit].name == "rpc:0" and not cuda_source.runs(node):
                 found.append(ffi.string(lib().ggml_op_desc(node)).decode())
     make.close()
     return found

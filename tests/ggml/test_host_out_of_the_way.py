@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 
 import hotshoe
 from hotshoe.runner.text import TextModel
-from hotshoe_core import ops
+from hotshoe_core import Context, Tensor, ops
 from hotshoe_core.contract.backend import Backend
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import constant
@@ -22,8 +20,9 @@ from tests.support.rpc_server import Server
 
 pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
 
-from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native import ffi, ggml_functions, kernels, lib
 from hotshoe_ggml.run import executable, scheduler
+from hotshoe_ggml.run.scheduler import Scheduler
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
 
@@ -42,11 +41,12 @@ def server() -> Iterator[Server]:
 class Watched:
     """ggml's functions, with the names and arguments of those that are called."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: Any = None) -> None:
+        self.library = lib() if library is None else library
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(lib(), name)
+        value = getattr(self.library, name)
         if not name.startswith("ggml_backend"):
             return value
 
@@ -62,22 +62,16 @@ class Watched:
 
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
-    ("device", "n_splits", "n_inputs"), [("rpc:0", 1, 0), ("rpc:0,cpu", 2, 1)], ids=["alone", "with the CPU"]
+    ("device", "n_splits", "n_copies"), [("rpc:0", 1, 0), ("rpc:0,cpu", 2, 1)], ids=["alone", "with the CPU"]
 )
-def test_splits_and_copied_inputs(
-    device: str, n_splits: int, n_inputs: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_splits_and_copies(device: str, n_splits: int, n_copies: int) -> None:
     """The CPU looks up the embedding, which is the one value that crosses."""
-    monkeypatch.setenv("GGML_SCHED_DEBUG", "1")
     options: Any = {"n_gpu_layers": "all"} if "cpu" in device else {}
     with hotshoe.load_model(SHIPPED, device, **options) as model:
         assert isinstance(model, TextModel)
-        with caplog.at_level(logging.DEBUG, "hotshoe.ggml"):
-            model.generate("In the beginning", max_tokens=2, temperature=0)
-    splits = re.findall(r"## SPLIT #(\d+): .* # (\d+) inputs", caplog.text)
-    last = [int(n) for i, n in splits[-n_splits:]]
-    assert [i for i, _ in splits[-n_splits:]] == [str(i) for i in range(n_splits)]
-    assert sum(last) == n_inputs
+        model.generate("In the beginning", max_tokens=2, temperature=0)
+        for each in model.backend._executables:  # type: ignore[attr-defined]
+            assert (each._scheduled.n_splits, each._scheduled.n_copies) == (n_splits, n_copies)
 
 
 @pytest.fixture
@@ -93,12 +87,21 @@ def test_the_host_waits_once(backend: Backend, monkeypatch: pytest.MonkeyPatch) 
         ctx.forward(*outputs).reserve()
         watched = Watched()
         monkeypatch.setattr(executable, "lib", lambda: watched)
+        waits: list[Scheduler] = []
+        synchronize = Scheduler.synchronize
+
+        def wait(self: Scheduler) -> None:
+            waits.append(self)
+            synchronize(self)
+
+        monkeypatch.setattr(Scheduler, "synchronize", wait)
         feeds: dict[Any, Any] = {x: np.arange(12).reshape(3, 4), y: np.array([2, 0])}
         for _ in range(2):
             watched.calls.clear()
+            waits.clear()
             ctx.compute(feeds)
             results = [output.read() for output in outputs]
-            assert watched.count("ggml_backend_sched_synchronize") == 1
+            assert len(waits) == 1
             assert watched.count("ggml_backend_tensor_set_async") == 2
             assert watched.count("ggml_backend_tensor_get_async") == 3
             assert watched.count("ggml_backend_tensor_get") == watched.count("ggml_backend_tensor_set") == 0
@@ -119,16 +122,17 @@ def test_an_input_that_two_devices_read_is_given_to_both(server: Server) -> None
 
 @pytest.mark.usefixtures("server")
 def test_values_of_the_cpu_lie_where_the_device_reads_them_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched()
-    new = lib().ggml_backend_sched_new
+    new = kernels().hotshoe_arena_new
     given: list[list[Any]] = []
 
-    def sched_new(backends: Any, types: Any, n: int, *others: Any) -> Any:
-        given.append(list(ffi.unpack(types, n)))
-        return new(backends, ffi.NULL, n, *others)  # a buffer type that does not exist cannot be used
+    def arena_new(ggml: Any, backends: Any, types: list[Any], *others: Any) -> Any:
+        given.append(types)
+        real = [lib().ggml_backend_get_default_buffer_type(backend) for backend in backends]
+        return new(ggml, backends, real, *others)  # a buffer type that does not exist cannot be used
 
-    watched.__dict__["ggml_backend_sched_new"] = sched_new
-    monkeypatch.setattr(scheduler, "lib", lambda: watched)
+    native = Watched(kernels())
+    native.__dict__["hotshoe_arena_new"] = arena_new
+    monkeypatch.setattr(scheduler, "kernels", lambda: native)
     with load_all().open("rpc:0,cpu") as backend:
         device, _ = backend.units  # type: ignore[attr-defined]
         assert device.host_buffer_type == ffi.NULL, "a network has no such memory"
@@ -159,34 +163,72 @@ def test_many_large_graphs_are_kept() -> None:
         assert contexts.n_built <= len(signatures) + 1
 
 
-def test_switching_between_graphs_restores_each_as_it_was_built(backend: Backend) -> None:
-    """Allocating a graph changes its tensors: their memory, and sources that were copied from another device."""
-    with backend.new_context() as one, backend.new_context() as other:
-        graphs = []
-        for ctx, n in ((one, 3), (other, 5)):
-            x = ctx.input("x", (n, 4))
-            y = ops.equal(x, x).cast(DType.F32) + ops.linear(x, constant(np.ones((4, 4), np.float32)))
-            total = x.sum(axis=-1)
-            graphs.append((ctx.forward(y, total), x, y, total, n))
+@pytest.fixture
+def plans(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What is planned and measured, by all backends that are opened after this."""
+    calls: list[str] = []
+    table = ffi.new("struct hotshoe_ggml *", ggml_functions()[0])
+
+    def reserve(*args: Any) -> bool:
+        calls.append("reserve")
+        return bool(ggml_functions().gallocr_reserve_n(*args))
+
+    callback = ffi.callback("bool(*)(ggml_gallocr_t, struct ggml_cgraph *, const int *, const int *)", reserve)
+    table.gallocr_reserve_n = callback
+    monkeypatch.setattr(scheduler, "ggml_functions", lambda: table)
+    yield calls
+    del callback  # not before: the table has only its address
+
+
+def graph_of(ctx: Context, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A graph with a part on the CPU, as RPC has no `equal`: its input, and two outputs."""
+    x = ctx.input("x", (n, 4))
+    y = ops.equal(x, x).cast(DType.F32) + ops.linear(x, constant(np.ones((4, 4), np.float32)))
+    total = x.sum(axis=-1)
+    ctx.forward(y, total).reserve()
+    return x, y, total
+
+
+def check_graph(ctx: Context, graph: tuple[Tensor, Tensor, Tensor], k: int) -> None:
+    x, y, total = graph
+    ctx.compute({x: np.full(x.shape, k, np.float32)})
+    assert np.array_equal(ctx.read(y), np.full(x.shape, 1 + 4 * k))
+    assert np.array_equal(ctx.read(total), np.full(len(x), 4 * k))
+
+
+def test_a_switch_between_graphs_plans_nothing(plans: list[str]) -> None:
+    with load_all().open("rpc:0,cpu") as backend, backend.new_context() as large, backend.new_context() as small:
+        graphs = [(ctx, graph_of(ctx, n)) for ctx, n in ((large, 500), (small, 3))]
+        assert plans == ["reserve"] * 2
         for k in range(6):
-            ctx, x, y, total, n = graphs[k % 2]
-            ctx.compute({x: np.full((n, 4), k, np.float32)})
-            assert np.array_equal(ctx.read(y), np.full((n, 4), 1 + 4 * k))
-            assert np.array_equal(ctx.read(total), np.full(n, 4 * k))
+            check_graph(*graphs[k % 2], k)
+        assert plans == ["reserve"] * 2
 
 
-def test_a_new_graph_leaves_the_buffers_of_a_device_as_they_are(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Measuring a graph would free buffers that are too small for it, and allocating it makes them again."""
-    watched = Watched()
-    monkeypatch.setattr(scheduler, "lib", lambda: watched)
-    with backend.new_context() as one, backend.new_context() as other:
-        for ctx, n in ((one, 64), (other, 8)):
-            x = ctx.input("x", (n, 4))
-            ctx.forward(ops.equal(x, x).cast(DType.F32) + x * 2.0).reserve()
-        assert watched.count("ggml_backend_sched_reserve_size") == 0
+def test_a_graph_is_planned_again_after_the_buffers_grew(plans: list[str]) -> None:
+    with load_all().open("rpc:0,cpu") as backend, backend.new_context() as small, backend.new_context() as large:
+        graphs = [(ctx, graph_of(ctx, n)) for ctx, n in ((small, 3), (large, 500))]
+        for k in range(6):
+            check_graph(*graphs[k % 2], k)
+        assert plans == ["reserve"] * 3
+
+
+def test_measuring_leaves_the_buffers_of_a_device_as_they_are(backend: Backend) -> None:
+    with backend.new_context() as large, backend.new_context() as small:
+        graphs = [(ctx, graph_of(ctx, n)) for ctx, n in ((large, 64), (small, 8))]
         whole = backend.memory().on("rpc:0").graph.size
-        assert all(set(ctx.memory()) == {"rpc:0", "cpu"} for ctx in (one, other))  # what each needs by itself
         assert whole > 0
+        sizes = [ctx.memory() for ctx, _ in graphs]  # what each needs by itself
+        assert all(set(size) == {"rpc:0", "cpu"} for size in sizes)
+        assert sizes[0]["rpc:0"].size == whole > sizes[1]["rpc:0"].size
         assert backend.memory().on("rpc:0").graph.size == whole, "they are still there"
+        for k, graph in enumerate(graphs):
+            check_graph(*graph, k)
+
+
+def test_closing_all_graphs_frees_the_buffers(backend: Backend) -> None:
+    with backend.new_context() as ctx:
+        graph_of(ctx, 64)
+    assert backend.memory().on("rpc:0").graph.size == 0
+    with backend.new_context() as ctx:
+        check_graph(ctx, graph_of(ctx, 64), 3)

@@ -79,6 +79,11 @@ def mixture(ctx: Context, weight: Tensor, n: int, make: Any) -> tuple[Tensor, di
     return (weights[:, None] @ products)[:, 0], inputs
 
 
+def op_names(cgraph: Any) -> list[str]:
+    nodes = (lib().ggml_graph_node(cgraph, i) for i in range(lib().ggml_graph_n_nodes(cgraph)))
+    return [ffi.string(lib().ggml_op_name(node.op)).decode() for node in nodes]
+
+
 def result(backend: Backend, n: int, make: Any, names: list[str] | None = None) -> np.ndarray:
     data = WEIGHT.reshape(-1).view(np.uint8)
     weight = backend.load([WeightData("w", WEIGHT.shape, DType.F32, data, uses=("linear_experts",))])["w"]
@@ -92,7 +97,7 @@ def result(backend: Backend, n: int, make: Any, names: list[str] | None = None) 
         computed = ctx.compute(feeds).read(y)
         if names is not None:
             (executable,) = backend._executables  # type: ignore[attr-defined]
-            names += [ffi.string(lib().ggml_op_name(node.op)).decode() for node, _ in executable._scheduled.node_units]
+            names += op_names(executable._scheduled.cgraph)
     backend.release([weight])
     return np.array(computed)
 
@@ -151,7 +156,7 @@ def test_the_routing_of_a_model_has_that_order(gguf: Callable[..., Path]) -> Non
         model.placements()
         expected = ["SOFT_MAX", *FUSED, *NORM]
         for executable in model.backend._executables:  # type: ignore[attr-defined]
-            names = [ffi.string(lib().ggml_op_name(node.op)).decode() for node, _ in executable._scheduled.node_units]
+            names = op_names(executable._scheduled.cgraph)
             starts = [i for i, name in enumerate(names) if name == "ARGSORT"]
             assert len(starts) == len(model.backend.placement.layers)
             at = expected.index("ARGSORT")

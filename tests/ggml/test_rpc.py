@@ -305,7 +305,7 @@ def test_too_little_memory_to_measure_a_graph(monkeypatch: pytest.MonkeyPatch) -
     with load_all().open(["rpc:0", "cpu"]) as backend:
         ctx = backend.new_context()
         ctx.forward(ctx.input("x", (4, 64)) + 1.0).reserve()
-        monkeypatch.setattr(Scheduler, "measure_apart", fail)
+        monkeypatch.setattr(Scheduler, "measure", fail)
         with pytest.raises(InsufficientMemoryError):
             ctx.memory()
         monkeypatch.undo()

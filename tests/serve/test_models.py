@@ -220,7 +220,8 @@ def test_a_killed_process_does_not_stop_the_text_of_another_model() -> None:
     one goes on at each moment between."""
     with serving(f"a={VERSE}", f"b={VERSE}", "--only") as server:
         alone = server.post("/v1/completions", TEXT | {"model": "a", "max_tokens": 450}).json()["choices"][0]["text"]
-        seen, marks, written = [0], [], []
+        seen, written = [0], list[str]()
+        marks: list[int] = []
 
         def write() -> None:
             for _ in range(20):

@@ -132,7 +132,7 @@ def test_a_client_that_leaves_ends_its_text() -> None:
         return seen[-1]
 
     async def work() -> None:
-        process._read = watched  # type: ignore[method-assign]
+        process._read = watched  # type: ignore[method-assign, assignment]
         job = wire.TextJob(0, "In the beginning", params={"max_tokens": 480, "temperature": 1.0})
         events = process.run(lambda number: wire.TextJob(number, job.prompt, params=job.params))
         await anext(events)

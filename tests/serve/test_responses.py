@@ -122,7 +122,7 @@ def test_all_thoughts_of_a_turn_are_kept() -> None:
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
         ({"truncation": "auto"}, "truncation", "not supported"),
-        ({"tool_choice": "required"}, "tool_choice", "not supported"),
+        ({"tool_choice": "always"}, "tool_choice", "expected auto"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "item_reference"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},

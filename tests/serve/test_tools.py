@@ -34,7 +34,8 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("scripted")
     agent = make_scripted(folder / "agent.gguf", [*THINK, "\n\n", "Let me", " look. ", *CALL], ANSWER)
     broken = make_scripted(folder / "broken.gguf", ["Well. ", *CALL[:2], "</tool_call>"], ANSWER)
-    server = Server(str(agent), str(broken), "--device", "cpu", "--threads", "1")
+    hasty = make_scripted(folder / "hasty.gguf", [*THINK, *CALL], ANSWER)
+    server = Server(str(agent), str(broken), str(hasty), "--device", "cpu", "--threads", "1")
     yield server
     assert server.stop() == 0
 
@@ -110,6 +111,56 @@ def test_ollama_with_a_tool(scripted: Server) -> None:
         assert "".join(part.message.content or "" for part in parts) == "It says hello."
 
 
+OTHER = {"type": "function", "function": {"name": "list_files", "parameters": {"type": "object", "properties": {}}}}
+PATHS = ["README.md", "b.txt"]
+CHOSEN = {
+    "name": "open_file",
+    "parameters": {"type": "object", "properties": {"path": {"enum": PATHS}}, "required": ["path"]},
+}
+
+
+@pytest.mark.parametrize("model", ["agent", "hasty"])
+def test_a_call_that_is_asked_for_is_made(scripted: Server, model: str) -> None:
+    """The models want to call read_file, or to write a text first."""
+    tools = [*TOOLS, OTHER, {"type": "function", "function": CHOSEN}]
+    named = {"type": "function", "function": {"name": "open_file"}}
+    body = {"model": model, "messages": [QUESTION], "tools": tools, "temperature": 0, "tool_choice": named}
+    [choice] = scripted.post("/v1/chat/completions", body | {"parallel_tool_calls": False}).json()["choices"]
+    [call] = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "open_file"
+    assert json.loads(call["function"]["arguments"])["path"] in PATHS
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["reasoning_content"] == "I need the file."
+    ours = {"model": model, "input": QUESTION["content"], "temperature": 0, "parallel_tool_calls": False}
+    flat = [{"type": "function"} | tool["function"] for tool in tools]
+    answer = scripted.post(
+        "/v1/responses", ours | {"tools": flat, "tool_choice": {"type": "function", "name": "list_files"}}
+    )
+    [found] = [item for item in answer.json()["output"] if item["type"] == "function_call"]
+    assert (found["name"], json.loads(found["arguments"])) == ("list_files", {})
+    theirs = [{"name": t["function"]["name"], "input_schema": t["function"]["parameters"]} for t in tools]
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    body = {"model": model, "max_tokens": 500, "messages": [QUESTION], "tools": theirs[1:], "tool_choice": choice}
+    answer = scripted.post("/v1/messages", body | {"temperature": 0}).json()
+    [found] = [block for block in answer["content"] if block["type"] == "tool_use"]
+    assert found["name"] in ("list_files", "open_file")
+    assert answer["stop_reason"] == "tool_use"
+
+
+def test_reasoning_has_a_budget(scripted: Server) -> None:
+    body = {"model": "agent", "messages": [QUESTION], "temperature": 0, "max_tokens": 40}
+    reasoning = []
+    for budget in (None, 5, 1, 0):
+        [choice] = scripted.post("/v1/chat/completions", body | {"reasoning_budget": budget}).json()["choices"]
+        reasoning.append(choice["message"].get("reasoning_content", ""))
+        assert choice["message"]["content"].startswith("Let me look."), "it goes on as after its own end"
+    assert reasoning == ["I need the file.", "I need the file.", "I need", ""]
+    theirs = {"model": "agent", "messages": [QUESTION], "temperature": 0, "max_tokens": 40}
+    answer = scripted.post("/v1/messages", theirs | {"thinking": {"type": "enabled", "budget_tokens": 1}})
+    assert [b["thinking"] for b in answer.json()["content"] if b["type"] == "thinking"] == ["I need"]
+    assert "x-hotshoe-ignored" not in answer.headers
+
+
 def test_requests_at_the_edge_are_answered(scripted: Server) -> None:
     body = {"model": "agent", "messages": [QUESTION], "max_tokens": 2}
     assert scripted.post("/v1/chat/completions", body | {"n": 2, "seed": 2**64 - 1}).status_code == 200
@@ -123,7 +174,10 @@ def test_requests_at_the_edge_are_answered(scripted: Server) -> None:
     [
         ({"tools": [{}]}, "tools[0]", "type: function"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]", "type: function"),
-        ({"tool_choice": "required"}, "tool_choice", "not supported"),
+        ({"tool_choice": "always"}, "tool_choice", "expected auto"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "no tool 'x'"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice", "no tools"),
+        ({"tool_choice": "required", "grammar": "root ::= x"}, None, "asks for a call"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "messages[0].tool_calls[0]", "name"),
         ({"chat_template_kwargs": {"unheard_of": 1}}, None, "unheard_of"),
         ({"chat_template_kwargs": {"documents": [{}]}}, None, "documents"),

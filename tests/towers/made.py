@@ -58,16 +58,17 @@ class MadeTower:
         return self.processor(images=[PIL.Image.fromarray(p) for p in pictures], return_tensors="pt")
 
     def features(self, pictures: Sequence[Array]) -> Array:
-        """The rows of all pictures, one after the other."""
+        """The rows of all pictures, one after the other, with the slices that layers of the text model add."""
         import torch
 
         given = dict(self.processed(pictures))
         with torch.no_grad():
             found = self.oracle.model.get_image_features(**given)
+        slices = getattr(found, "deepstack_features", None) or []
         found = getattr(found, "pooler_output", found)
         parts = found if isinstance(found, (list, tuple)) else [found]
         rows = [part.reshape(-1, part.shape[-1]).numpy() for part in parts]
-        joined: Array = np.concatenate(rows)
+        joined: Array = np.concatenate([np.concatenate(rows), *(np.concatenate(part) for part in slices)], axis=1)
         return joined
 
     def logits(self, ids: Sequence[int], pictures: Sequence[Array]) -> Array:
@@ -91,8 +92,7 @@ class MadeTower:
         )
         processor = found(self.row.whole_processor)(self.processor, tokenizer, **self.row.whole_options)
         given = processor(text=text, images=[PIL.Image.fromarray(p) for p in pictures])
-        ids: list[int] = given["input_ids"][0]
-        return ids
+        return [int(token) for token in given["input_ids"][0]]
 
     @property
     def row_id(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hotshoe.nn.vision import Prepared, Tower
+from tests.families.hybrids import DELTA_WEIGHTS
 from tests.families.row import COMMON, Row
 from tests.towers.row import TowerRow
 
@@ -35,6 +36,14 @@ def _plain(tower: Tower, prepared: Prepared) -> Array:
     return prepared.inputs["pixels"]
 
 
+def _gemma4_patches(tower: Tower, prepared: Prepared) -> Array:
+    """Gemma 4's processor writes each patch as one row, and fills up with zeros."""
+    pixels, patch = prepared.inputs["pixels"][0], tower.config.patch_size
+    h, w = (n // patch for n in pixels.shape[1:])
+    rows = pixels.reshape(3, h, patch, w, patch).transpose(1, 3, 2, 4, 0).reshape(h * w, -1)
+    return np.pad(rows, ((0, tower.config.max_pixels // patch**2 - len(rows)), (0, 0)))
+
+
 def _narrow(values: Array) -> Array:
     return values * 0.2
 
@@ -51,6 +60,53 @@ _QWEN_OPTIONS = {"min_pixels": 8 * 28 * 28, "max_pixels": 4096 * 28 * 28}
 
 _SIGLIP = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 _GEMMA_TOKENS = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
+
+_GEMMA4_TOKENS = ("<|image|>", "<|image>", "<image|>", "<|video|>", "<|audio|>", "<|audio>", "<audio|>")
+_GEMMA4_VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2} | {
+    "head_dim": 16,
+    "intermediate_size": 48,
+    "position_embedding_size": 64,
+}
+_GEMMA4_TEXT = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 12, "final_logit_softcapping": 30.0} | {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "pad_token_id": 0,
+}
+
+
+def _gemma4(config: dict[str, Any], **options: Any) -> TowerRow:
+    return TowerRow(
+        Row(
+            "Gemma4ForConditionalGeneration",
+            "gemma4",
+            config | {"audio_config": None},
+            weights={"_min": lambda v: -1 - abs(v), "_max": lambda v: 1 + abs(v), "input_proj.weight": _narrow},
+        ),
+        "gemma4v",
+        "transformers.models.gemma4.image_processing_pil_gemma4:Gemma4ImageProcessorPil",
+        _GEMMA4_TOKENS,
+        dict(zip(("image_token_id", "boi_token_id", "eoi_token_id", "video_token_id"), _GEMMA4_TOKENS, strict=False)),
+        _gemma4_patches,
+        {"max_soft_tokens": 70},
+        typed="mm_token_type_ids",
+        keys={"clip.vision.image_max_pixels": 70 * 48 * 48},  # llama.cpp has limits of its own
+        **options,
+    )
+
+
+_QWEN3_VISION = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64} | {
+    "patch_size": 16,
+    "num_position_embeddings": 49,
+}
+_QWEN3_TEXT = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5]}}
+_QWEN3_OPTIONS = {"patch_size": 16, "min_pixels": 64 * 32 * 32, "max_pixels": 4096 * 32 * 32}
+
+_PIXTRAL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48} | {
+    "model_type": "pixtral",
+    "head_dim": 16,
+    "hidden_act": "silu",
+}
+_PIXTRAL_PROCESSOR = "transformers.models.pixtral.image_processing_pil_pixtral:PixtralImageProcessorPil"
+_PIXTRAL_TOKENS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
 
 ROWS: dict[str, TowerRow] = {
     "qwen2-vl": TowerRow(
@@ -113,5 +169,124 @@ ROWS: dict[str, TowerRow] = {
         whole_processor="transformers:Gemma3Processor",
         whole_options={"image_seq_length": 4},
         named=dict(zip(("image_token", "boi_token", "eoi_token"), _GEMMA_TOKENS, strict=True)),
+    ),
+    "gemma4": _gemma4(
+        _config(
+            _GEMMA4_VISION | {"standardize": True},
+            hidden_size_per_layer_input=0,
+            use_bidirectional_attention="vision",
+            **_GEMMA4_TEXT,
+        )
+    ),
+    # the small models: vectors for each layer, limits of linear layers, and no bidirectional spans
+    "gemma4-small": _gemma4(
+        _config(
+            _GEMMA4_VISION | {"use_clipped_linears": True},
+            hidden_size=1536,
+            hidden_size_per_layer_input=16,
+            vocab_size_per_layer_input=COMMON["vocab_size"],
+            **_GEMMA4_TEXT,
+        )
+    ),
+    "qwen3-vl": TowerRow(
+        Row(
+            "Qwen3VLForConditionalGeneration",
+            "qwen3vl",
+            _config(_QWEN3_VISION | {"deepstack_visual_indexes": [0, 2]}, head_dim=32, **_QWEN3_TEXT),
+            weights={"patch_embed.proj.weight": _narrow},
+        ),
+        "qwen3vl_merger",
+        _QWEN_PROCESSOR,
+        _QWEN_TOKENS,
+        _QWEN_IDS,
+        _patches,
+        _QWEN3_OPTIONS,
+        typed="mm_token_type_ids",
+    ),
+    "qwen3-vl-moe": TowerRow(
+        Row(
+            "Qwen3VLMoeForConditionalGeneration",
+            "qwen3vlmoe",
+            _config(
+                _QWEN3_VISION | {"deepstack_visual_indexes": [1]},
+                head_dim=32,
+                num_experts=4,
+                num_experts_per_tok=2,
+                moe_intermediate_size=40,
+                **_QWEN3_TEXT,
+            ),
+            weights={"patch_embed.proj.weight": _narrow},
+        ),
+        "qwen3vl_merger",
+        _QWEN_PROCESSOR,
+        _QWEN_TOKENS,
+        _QWEN_IDS,
+        _patches,
+        _QWEN3_OPTIONS,
+        typed="mm_token_type_ids",
+    ),
+    "qwen3.5": TowerRow(
+        Row(
+            "Qwen3_5ForConditionalGeneration",
+            "qwen35",
+            _config(
+                _QWEN3_VISION,
+                head_dim=64,
+                linear_num_key_heads=2,
+                linear_num_value_heads=6,
+                linear_key_head_dim=16,
+                linear_value_head_dim=16,
+                full_attention_interval=2,
+                layer_types=["linear_attention", "full_attention"],
+                rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+                | {"mrope_section": [6, 5, 5], "mrope_interleaved": True},
+            ),
+            weights=DELTA_WEIGHTS | {"patch_embed.proj.weight": _narrow},
+        ),
+        "qwen3vl_merger",
+        _QWEN_PROCESSOR,
+        _QWEN_TOKENS,
+        _QWEN_IDS,
+        _patches,
+        _QWEN3_OPTIONS,
+        typed="mm_token_type_ids",
+        bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
+    ),
+    "pixtral": TowerRow(
+        Row(
+            "LlavaForConditionalGeneration",
+            "llama",
+            _config(_PIXTRAL | {"image_size": 128}, model_type="mistral", rms_norm_eps=1e-5)
+            | {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+            weights={"patch_conv.weight": _narrow},
+        ),
+        "pixtral",
+        _PIXTRAL_PROCESSOR,
+        _PIXTRAL_TOKENS,
+        {"image_token_id": "[IMG]"},
+        _plain,
+        {"patch_size": {"height": 16, "width": 16}, "size": {"longest_edge": 128}},
+        # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
+        differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
+        whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
+    ),
+    "mistral3": TowerRow(
+        Row(
+            "Mistral3ForConditionalGeneration",
+            "mistral3",
+            _config(_PIXTRAL | {"image_size": 280, "patch_size": 14}, model_type="ministral3", rms_norm_eps=1e-5)
+            | {"vision_feature_layer": -1, "spatial_merge_size": 2, "tie_word_embeddings": False},
+            weights={"patch_conv.weight": _narrow},
+        ),
+        "pixtral",
+        _PIXTRAL_PROCESSOR,
+        _PIXTRAL_TOKENS,
+        {"image_token_id": "[IMG]"},
+        _plain,
+        {"patch_size": {"height": 28, "width": 28}, "size": {"longest_edge": 280}},
+        # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
+        differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
+        whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
+        whole_options={"patch_size": 14, "spatial_merge_size": 2},
     ),
 }

@@ -103,7 +103,8 @@ def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict
         return replaced.get(expression, expression)
 
     for node in graph.nodes:
-        replaced[node] = lowered(node)
+        is_kept = not decomposed and supports(node)  # most graphs have nothing to replace
+        replaced[node] = node if is_kept else lowered(node)
     outputs = {t: replaced.get(t, t) for t in graph.outputs}
     if not decomposed:
         return graph, outputs

@@ -66,21 +66,14 @@ class DType(enum.Enum):
         self.block_size = block_size
         self.block_bytes = block_bytes
         self.numpy: np.dtype[Any] | None = np.dtype(numpy) if numpy else None
-
-    @property
-    def is_float(self) -> bool:
+        self.is_float = numpy.startswith("<f") or self.name == "BF16"
         """F32, F16, BF16 or F64: a plain float type, not a quantized one."""
-        return self in _FLOATS
-
-    @property
-    def is_integer(self) -> bool:
+        self.is_integer = numpy.startswith("<i")
         """I8, I16, I32 or I64."""
-        return self in _INTEGERS
-
-    @property
-    def is_quantized(self) -> bool:
+        self.is_quantized = block_size > 1
         """Whether elements are stored in blocks of several."""
-        return self.block_size > 1
+
+    __hash__ = object.__hash__  # that of Enum is a function in Python, and a graph looks types up thousands of times
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         """Bytes of a contiguous tensor. Raises ShapeError if the last axis is not a whole number of blocks."""
@@ -136,5 +129,3 @@ class DType(enum.Enum):
 
 _BY_ID = {d.id: d for d in DType}
 _BY_NUMPY = {d.numpy: d for d in DType if d.numpy is not None}
-_FLOATS = frozenset({DType.F32, DType.F16, DType.BF16, DType.F64})
-_INTEGERS = frozenset({DType.I8, DType.I16, DType.I32, DType.I64})

@@ -83,6 +83,7 @@ class Op:
         self.reference = reference if composite else body
         self.variadic = bool(code.co_flags & inspect.CO_VARARGS)
         self.tensors = (*names[:n], names[n + len(keywords)]) if self.variadic else names[:n]
+        self._names = frozenset(self.tensors)
         self.required = n - len(defaults) + self.variadic
         self.required_attrs = tuple(name for name in keywords if name not in keyword_defaults)
         self.attrs = {name: keyword_defaults.get(name, inspect.Parameter.empty) for name in keywords}
@@ -141,12 +142,14 @@ class Op:
     def _by_position(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any]) -> tuple[Tensor | None, ...]:
         """All operands in order. Removes operands given by name from ``attrs``."""
         operands = sources
-        if len(sources) < len(self.tensors) or attrs:
+        if attrs and not self._names.isdisjoint(attrs):
             named = {name: attrs.pop(name) for name in self.tensors if name in attrs}
             twice = [name for name in self.tensors[: len(sources)] if name in named]
             if twice:
                 raise GraphError(f"{self.name} got its operand {', '.join(twice)} twice, by position and by name")
             operands = (*sources, *map(named.get, self.tensors[len(sources) :]))
+        elif len(sources) < len(self.tensors):
+            operands = (*sources, *(None,) * (len(self.tensors) - len(sources)))
         if len(operands) > len(self.tensors) or any(t is None for t in operands[: self.required]):
             n = sum(t is not None for t in operands)
             raise GraphError(f"{self.name} takes ({', '.join(self.tensors)}); got {n} tensors")

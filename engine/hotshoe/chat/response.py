@@ -210,6 +210,11 @@ class ResponseReader:
         self.initial_events = list(self._read(prompt[begun[-1] :], at_end=False)) if begun else []
         """What the prompt had of the answer already."""
 
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the text is now in the field of the reasoning."""
+        return self._now is not None and self._now.name.startswith(("reasoning", "thinking"))
+
     def feed(self, text: str) -> list[Event]:
         """Read more text. Text that may belong to a delimiter is held back until more of it is known."""
         return list(self._read(text, at_end=False))

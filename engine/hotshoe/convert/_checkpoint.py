@@ -60,11 +60,16 @@ class Checkpoint:
         tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
         return replace(self, config=config, tensors=tensors)
 
+    def part(self, key: str) -> Checkpoint:
+        """The checkpoint with the settings that ``key`` holds. Raises ModelFileError unless it is an object."""
+        inner = self.config.get(key)
+        if not isinstance(inner, Settings):
+            raise self.invalid(key, inner, "an object")
+        return replace(self, config=inner)
+
     def renamed(self, **names: str) -> Checkpoint:
         """The checkpoint with other names for keys of config.json: ``hidden_size="n_embd"`` for n_embd."""
-        config = dict(self.config)
-        config |= {name: config.pop(old) for name, old in names.items() if old in config}
-        return replace(self, config=Settings(config))
+        return replace(self, config=self.config.renamed(names))
 
     def vision(self, *prefixes: str) -> Checkpoint:
         """The encoder of pictures: what ``vision_config`` says, and the tensors whose names begin with a prefix.

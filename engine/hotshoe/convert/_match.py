@@ -12,7 +12,7 @@ import numpy as np
 
 from hotshoe.convert._blocks import Scaled
 from hotshoe.convert._layout import TensorLayout
-from hotshoe.convert._names import Names, NameTable, other_expert, without_wrappers
+from hotshoe.convert._names import NameTable, other_expert, without_wrappers
 from hotshoe.nn._choose_forms import choose_forms
 from hotshoe.nn.binder import absent_optional
 from hotshoe_core.errors import ConversionError, did_you_mean
@@ -110,7 +110,7 @@ class Rules:
     """Optional tensors that this checkpoint has, as names or patterns ("attn_*.bias"). The file gets no others."""
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     """How tensors are made that differ from the checkpoint's."""
-    names: Names = field(default_factory=dict)
+    names: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     """Names that are not in NAMES, or that mean another tensor in this family."""
     constants: Mapping[str, Array] = field(default_factory=dict)
     """Tensors that are not in the checkpoint, and their values."""

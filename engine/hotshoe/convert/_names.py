@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hotshoe_core.errors import similar
@@ -51,6 +51,7 @@ NAMES: Names = {
     # experts
     "layers.mlp.gate": "ffn_gate_inp",
     "layers.mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "layers.mlp.e_score_correction_bias": "exp_probs_b.bias",
     "layers.mlp.experts.gate_proj": "ffn_gate_exps",
     "layers.mlp.experts.up_proj": "ffn_up_exps",
     "layers.mlp.experts.down_proj": "ffn_down_exps",
@@ -161,6 +162,10 @@ NAMES: Names = {
     "layers.mamba.norm": "ssm_norm",
     "layers.mamba.out_proj": "ssm_out",
     "layers.pre_ff_layernorm.weight": "ffn_norm",
+    "layers.feed_forward.router": "ffn_gate_inp",
+    "layers.feed_forward.experts.gate_proj": "ffn_gate_exps",
+    "layers.feed_forward.experts.up_proj": "ffn_up_exps",
+    "layers.feed_forward.experts.down_proj": "ffn_down_exps",
     "layers.feed_forward.gate_proj": "ffn_gate",
     "layers.feed_forward.up_proj": "ffn_up",
     "layers.feed_forward.down_proj": "ffn_down",
@@ -260,11 +265,11 @@ class _Plain(NamedTuple):
 class NameTable:
     """NAMES for one checkpoint, with rows of a family that add to it or replace its rows."""
 
-    def __init__(self, more: Names, sources: Iterable[str], block: str = "blk.") -> None:
+    def __init__(self, more: Mapping[str, str | tuple[str, ...]], sources: Iterable[str], block: str = "blk.") -> None:
         self._block = block
         self._added = tuple(more)
         own = {without_wrappers(name) for name in more}
-        rows = more | {name: row for name, row in NAMES.items() if without_wrappers(name) not in own}
+        rows = dict(more) | {name: row for name, row in NAMES.items() if without_wrappers(name) not in own}
         self._rows = {without_wrappers(n): (n, (row,) if isinstance(row, str) else row) for n, row in rows.items()}
         self._sources = {source: _parse(source) for source in sources}
         self._present = {plain.name for plain in self._sources.values()}

@@ -94,9 +94,12 @@ class Rope:
             raise self.checkpoint.invalid("rope partial_rotary_factor", value, "a number up to 1")
         return value
 
-    def keys(self) -> dict[str, Any]:
-        """The GGUF keys. The kinds llama3 and longrope need tensors as well."""
-        keys: dict[str, Any] = {"rope.freq_base": self.theta}
+    def keys(self, *, known_base: float | None = None) -> dict[str, Any]:
+        """The GGUF keys. The kinds llama3 and longrope need tensors as well.
+
+        known_base: a base that readers take without a key, so that none is written for it.
+        """
+        keys: dict[str, Any] = {} if self.theta == known_base else {"rope.freq_base": self.theta}
         if self.local_theta is not None:
             keys["rope.freq_base_swa"] = self.local_theta
         if self.kind in ("linear", "yarn"):

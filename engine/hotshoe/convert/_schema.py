@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["make_layout"]
 
 _OUTPUT = "output.weight"
-_WITHOUT_ARCH = ("tokenizer.", "hotshoe.")
+_WITHOUT_ARCH = ("tokenizer.", "hotshoe.", "xielu.")
 
 
 def make_layout(
@@ -38,7 +38,7 @@ def make_layout(
 ) -> FileLayout:
     """Describe the file of a model: the given keys, the tensors that the model declares, and its tokenizer.
 
-    keys: metadata by name, without "<arch>."; names that begin with "tokenizer." or "hotshoe." are whole.
+    keys: metadata by name, without "<arch>."; names that begin with "tokenizer.", "hotshoe." or "xielu." are whole.
     rules: what differs between the checkpoint's tensors and the model's.
     vocab: the number of tokens, which is the number of rows of the embedding.
     tied: the architecture's default of tie_word_embeddings.

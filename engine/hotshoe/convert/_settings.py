@@ -101,6 +101,13 @@ class Settings(dict[str, Any]):
         self._read.add(str(key))
         return super().__contains__(key)
 
+    def renamed(self, names: dict[str, str]) -> Settings:
+        """A copy in which a key that ``names`` has as a value has another name, that of the entry."""
+        copy = Settings(dict(self))
+        copy |= {name: copy.pop(old) for name, old in names.items() if old in self}
+        copy._read = set(self._read)
+        return copy
+
     def unread(self) -> dict[str, Any]:
         """The keys with a value that no code has read, and their values."""
         return {k: v for k, v in self.items() if k not in self._read and v is not None}

@@ -91,12 +91,13 @@ def make_tower_layout(
     """
     metadata: dict[str, Any] = {
         "clip.has_vision_encoder": True,
-        "clip.projector_type": kind,
+        **({} if "vision.projector_type" in keys else {"clip.projector_type": kind}),
         **{f"clip.{key}": value for key, value in keys.items()},
     }
     tower_class = families.find(families.TOWERS, kind)
     read = Metadata({"general.architecture": _ARCHITECTURE, **metadata}, {}, Path("the file"))
-    read.arch.get("projector_type", kind)
+    for name in ("projector_type", "vision.projector_type"):
+        read.arch.get(name, kind)
     try:
         tower = tower_class(tower_class.config_type().from_metadata(read))
     except ModelFileError as error:

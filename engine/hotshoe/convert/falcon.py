@@ -35,8 +35,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "attention.head_count_kv": n_kv,
         "attention.layer_norm_epsilon": checkpoint.number("layer_norm_epsilon", 1e-5),
     }
-    if rope.theta != 10_000.0:
-        keys |= rope.keys()
+    keys |= rope.keys(known_base=10_000.0)
 
     two = any(".ln_mlp." in name for name in checkpoint.tensors)
     norms: dict[str, str | tuple[str, ...]] = (

@@ -19,8 +19,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     sizes, rope = read_sizes(checkpoint, layer_norm_eps="layer_norm_eps"), read_rope(checkpoint)
     keys = sizes.keys() | {"use_parallel_residual": checkpoint.config.get("use_parallel_residual") is not False}
     keys["rope.dimension_count"] = rope.n_rotated(sizes.head_dim, checkpoint.number("rotary_pct", 0.25))
-    if rope.theta != 10_000.0:  # llama.cpp's converter writes no key
-        keys |= rope.keys()
+    keys |= rope.keys(known_base=10_000.0)
     del keys["attention.head_count_kv"]
     groups = from_groups(sizes.n_heads, sizes.n_heads)
     rules = Rules(

@@ -1,15 +1,36 @@
-"""Convert models whose files are like those of Llama or Qwen2: ERNIE 4.5, EXAONE 3, InternLM2, Seed-OSS."""
+"""Convert models whose files are like those of Llama or Qwen2: AFM, ERNIE 4.5, EXAONE 3, InternLM2 and others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from hotshoe.convert import Recipe, Rules, interleave, make_layout, read_rope, read_sizes
+from hotshoe.convert.llama import describe_llama
 
 if TYPE_CHECKING:
     from hotshoe.convert import Array, Checkpoint, FileLayout
 
-__all__ = ["ernie4_5", "exaone", "internlm2", "seed_oss"]
+__all__ = ["arcee", "ernie4_5", "exaone", "internlm2", "orion", "seed_oss", "xverse"]
+
+
+def arcee(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    return describe_llama(checkpoint, None, {}, arch="arcee", activation="relu2")
+
+
+def orion(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint = checkpoint.renamed(max_position_embeddings="max_sequence_length")
+    # config.json calls the LayerNorms RMS norms
+    sizes, rope = read_sizes(checkpoint, layer_norm_eps="rms_norm_eps"), read_rope(checkpoint)
+    keys = sizes.keys() | {"tensor_data_layout": "Meta AI original pth"} | rope.keys(known_base=10_000.0)
+    return make_layout(checkpoint, "orion", keys, Rules(required=["*_norm.bias"]), vocab=sizes.vocab)
+
+
+def xverse(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    return describe_llama(checkpoint, None, {"tensor_data_layout": "Meta AI original pth"}, arch="xverse")
 
 
 def ernie4_5(checkpoint: Checkpoint) -> FileLayout:

@@ -1,4 +1,4 @@
-"""Convert Mistral Small 3.1 and later, Ministral 3, Devstral 2 and Mistral Small 4, without their vision encoders."""
+"""Convert the text models of Mistral Small 3.1 and later, Ministral 3, Devstral 2 and Mistral Small 4."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.convert import read_rope
 from hotshoe.convert.deepseek2 import describe_latent
 from hotshoe.convert.llama import describe_llama
+from hotshoe.convert.pixtral import OTHERS
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout, Rope
@@ -14,12 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["describe"]
 
 _N_KV_HEADS = 8  # default of num_key_value_heads in transformers' Ministral3Config
-_OTHERS = ("model.vision_tower.", "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector.")
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint = checkpoint.text(*_OTHERS)
+    checkpoint = checkpoint.text(*OTHERS)
     if checkpoint.config.get("model_type") == "mistral4":
         return _describe_mistral4(checkpoint)
     rope = read_rope(checkpoint, "linear", "llama3", "yarn")

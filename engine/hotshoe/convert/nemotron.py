@@ -20,7 +20,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     keys |= {"vocab_size": sizes.vocab, "rope.dimension_count": rope.n_rotated(sizes.head_dim, 0.5)}
     keys["attention.layer_norm_rms_epsilon"] = sizes.eps  # as llama.cpp writes it
     biases = checkpoint.biases(
-        attention_bias=("attn_q", "attn_k", "attn_v", "attn_output"), mlp_bias=("ffn_up", "ffn_down")
+        attention_bias=["attn_q", "attn_k", "attn_v", "attn_output"], mlp_bias=["ffn_up", "ffn_down"]
     )
     recipes = {f"{name}.weight": plus(1.0) for name in ("attn_norm", "ffn_norm", "output_norm")}
     rules = Rules(required=["*_norm.bias", *biases], recipes=recipes)

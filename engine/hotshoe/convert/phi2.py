@@ -18,7 +18,6 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("qk_layernorm", False, False)
     sizes, rope = read_sizes(checkpoint, layer_norm_eps="layer_norm_eps"), read_rope(checkpoint)
     keys = sizes.keys() | {"rope.dimension_count": rope.n_rotated(sizes.head_dim, 0.5)}
-    if rope.theta != 1e4:
-        keys |= rope.keys()
+    keys |= rope.keys(known_base=10_000.0)
     rules = Rules(required=["attn_*.bias", "ffn_*.bias", "output*.bias"])
     return make_layout(checkpoint, "phi2", keys, rules, vocab=sizes.vocab)

@@ -1,7 +1,8 @@
-"""Convert the text models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Pictures need an encoder, which is not converted."""
+"""Convert Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the text models, and the encoders of pictures, also that of Qwen 3.5."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Recipe, Rules, make_tower_layout, read_rope, tower_keys
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
     from hotshoe.convert._names import Names
 
-__all__ = ["describe_2", "describe_3", "describe_3_moe", "describe_tower_2", "describe_tower_2_5"]
+__all__ = ["describe_2", "describe_3", "describe_3_moe", "describe_tower_2", "describe_tower_2_5", "describe_tower_3"]
 
 _ENCODERS = ("visual.", "model.visual.")
 
@@ -48,16 +49,14 @@ def describe_3_moe(checkpoint: Checkpoint) -> FileLayout:
     return describe_qwen3moe(text, "qwen3vlmoe", rope, keys, _transposed(text))
 
 
-_TOWER_NAMES: Names = {
+_BLOCK_NAMES: Names = {
     "patch_embed.proj.weight": ("v.patch_embd.weight", "v.patch_embd.weight.1"),
     "layers.norm1": "ln1",
     "layers.norm2": "ln2",
     "layers.attn.qkv": "attn_qkv",
     "layers.attn.proj": "attn_out",
-    "merger.ln_q": "v.post_ln",
-    "merger.mlp.0": "mm.0",
-    "merger.mlp.2": "mm.2",
 }
+_MERGER_NAMES: Names = {"merger.ln_q": "v.post_ln", "merger.mlp.0": "mm.0", "merger.mlp.2": "mm.2"}
 _PARTS = [f"attn_{part}.{kind}" for part in "qkv" for kind in ("weight", "bias")]
 
 
@@ -69,7 +68,7 @@ def describe_tower_2(checkpoint: Checkpoint) -> FileLayout:
     keys = tower_keys(
         checkpoint, _with_size(vision), layers="depth", dim="embed_dim", ff="hidden_size", heads="num_heads"
     )
-    names = _TOWER_NAMES | {"layers.mlp.fc1": "ffn_up", "layers.mlp.fc2": "ffn_down"}
+    names: Names = {"layers.mlp.fc1": "ffn_up", "layers.mlp.fc2": "ffn_down"}
     return _tower_2(checkpoint, vision, "qwen2vl_merger", keys, names)
 
 
@@ -84,7 +83,43 @@ def describe_tower_2_5(checkpoint: Checkpoint) -> FileLayout:
         raise vision.refusal(f"fullatt_block_indexes is {full!r:.80}; a file can only say that one layer in n is full")
     keys = tower_keys(checkpoint, _with_size(vision), layers="depth", heads="num_heads")
     keys |= {"use_silu": True, "vision.n_wa_pattern": period}
-    return _tower_2(checkpoint, vision, "qwen2.5vl_merger", keys, _TOWER_NAMES)
+    return _tower_2(checkpoint, vision, "qwen2.5vl_merger", keys, {})
+
+
+def describe_tower_3(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the encoder of Qwen3-VL and Qwen 3.5. Raises as ``describe_3`` does."""
+    vision = checkpoint.vision(*_ENCODERS)
+    vision.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    side = math.isqrt(n := vision.integer("num_position_embeddings", 2304))
+    if side * side != n:
+        raise vision.refusal(f"num_position_embeddings is {n}, which is not the square of a number")
+    vision.config["image_size"] = side * vision.integer("patch_size")
+    keys = tower_keys(checkpoint, vision, layers="depth", heads="num_heads")
+    n_layers = keys["vision.block_count"]
+    deep = vision.config.get("deepstack_visual_indexes") or []
+    if not isinstance(deep, list) or not set(deep) <= set(range(n_layers)) or deep != sorted(set(deep)):
+        raise vision.invalid("deepstack_visual_indexes", deep, f"a list of ascending numbers of {n_layers} layers")
+    keys |= {
+        "use_gelu": True,
+        "vision.spatial_merge_size": 2,
+        "vision.is_deepstack_layers": [i in deep for i in range(n_layers)],
+    }
+    names: Names = {
+        "patch_embed.proj.bias": "v.patch_embd.bias",
+        "pos_embed": "v.position_embd",
+        "layers.mlp.linear_fc1": "ffn_up",
+        "layers.mlp.linear_fc2": "ffn_down",
+        "merger.norm": "v.post_ln",
+        "merger.linear_fc1": "mm.0",
+        "merger.linear_fc2": "mm.2",
+    }
+    biases = [f"{part}.bias" for part in ("ln1", "ln2", "attn_qkv", "attn_out", "ffn_up", "ffn_down")]
+    biases += [f"{part}.bias" for part in ("v.post_ln", "mm.0", "mm.2")]
+    for number, layer in enumerate(deep):
+        for old, new in (("norm", "norm"), ("linear_fc1", "fc1"), ("linear_fc2", "fc2")):
+            names[f"deepstack_merger_list.{number}.{old}"] = f"v.deepstack.{layer}.{new}"
+            biases.append(f"v.deepstack.{layer}.{new}.bias")
+    return _tower(checkpoint, vision, "qwen3vl_merger", keys, _BLOCK_NAMES | names, biases)
 
 
 def _with_size(vision: Checkpoint) -> Checkpoint:
@@ -93,6 +128,15 @@ def _with_size(vision: Checkpoint) -> Checkpoint:
 
 
 def _tower_2(checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[str, Any], names: Names) -> FileLayout:
+    biases = [*_PARTS, *(f"{name}.bias" for name in ("ln1", "ln2") if kind == "qwen2vl_merger")]
+    biases += [f"{name}.bias" for name in ("attn_out", "ffn_up", "ffn_down", "mm.0", "mm.2")]
+    biases.append("v.post_ln.bias" if kind == "qwen2vl_merger" else "ffn_gate.bias")
+    return _tower(checkpoint, vision, kind, keys, _BLOCK_NAMES | _MERGER_NAMES | names, biases)
+
+
+def _tower(
+    checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[str, Any], names: Names, biases: list[str]
+) -> FileLayout:
     vision.require("in_channels", 3, 3)
     vision.require("temporal_patch_size", 2, 2)
     vision.require("spatial_merge_size", 2, 2)
@@ -102,16 +146,8 @@ def _tower_2(checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[s
         "v.patch_embd.weight": Recipe(lambda value: value[:, :, 0], stored),
         "v.patch_embd.weight.1": Recipe(lambda value: value[:, :, 1], stored, full_precision=False),
     }
-    biases = [f"{name}.bias" for name in ("ln1", "ln2") if kind == "qwen2vl_merger"]
-    biases += [f"{name}.bias" for name in ("attn_out", "ffn_up", "ffn_down", "mm.0", "mm.2")]
-    if kind == "qwen2vl_merger":
-        biases.append("v.post_ln.bias")
-    else:
-        biases.append("ffn_gate.bias")
     keys["vision.attention.layer_norm_epsilon"] = checkpoint.number("rms_norm_eps", 1e-6)
-    return make_tower_layout(
-        checkpoint, vision, kind, keys, Rules(names=names, recipes=recipes, required=[*_PARTS, *biases])
-    )
+    return make_tower_layout(checkpoint, vision, kind, keys, Rules(names=names, recipes=recipes, required=biases))
 
 
 def _transposed(text: Checkpoint) -> dict[str, Recipe]:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = ["describe"]
 
-_BASE = 10_000.0  # which readers take; llama.cpp's converter writes no key
-
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
@@ -26,6 +24,5 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     }
     biases = checkpoint.biases(use_qkv_bias=("attn_q", "attn_k", "attn_v"))
     rules = Rules(required=["*_norm.bias", *biases])
-    if rope.theta != _BASE:
-        keys |= rope.keys()
+    keys |= rope.keys(known_base=10_000.0)
     return make_layout(checkpoint, "stablelm", keys, rules, vocab=sizes.vocab)

@@ -60,7 +60,7 @@ class CausalCache:
         self._readers = {i: storing_part(parts, i) for i, s in attention.items() if s.like is not None}
         for layer, s in self._layers.items():
             _require_blocks(layer, s, dtype)
-        self._reach = {i: Reach(s.window, s.chunk) for i, s in self._layers.items()}
+        self._reach = {i: Reach(s.window, s.chunk, spans=s.spans) for i, s in self._layers.items()}
         self._backend = backend
         self._mask_dtype = config.mask_dtype
         self._n_ubatch = n_ubatch

@@ -16,6 +16,7 @@ import numpy as np
 
 from hotshoe.kvcache.base import Allocation
 from hotshoe.kvcache.buckets import round_up
+from hotshoe.kvcache.spec import SpanReach
 from hotshoe_core.errors import CacheFullError
 
 __all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "slots_of"]
@@ -74,6 +75,9 @@ class Reach(NamedTuple):
     chunk: int = 0
     both_sides: bool = False
     """Half of the window is before the token, half of it behind: in encoders, which keep no cells."""
+
+    spans: SpanReach = "whole"
+    """As in AttentionSpec."""
 
     def __str__(self) -> str:
         if self.window:
@@ -153,7 +157,8 @@ class Cells:
             alone = keep & ~bits_of([a.slot for a in allocations]) == 0
             if alone and sum(min(a.start + a.n, most) for a in allocations) + n_ubatch <= self.n:
                 return True
-        return sum(a.n for a in allocations) + min_free <= self.room(keep)
+        n = sum(a.n for a in allocations) + min_free
+        return n <= self.n - self._end or n <= self.room(keep)  # the first is known without looking at the cells
 
     def allocate(self, positions: Array, slots: Array, n_rows: int) -> Array:
         """Return a cell for each row, (n_rows,) I32; may free cells that no token attends to. Raises CacheFullError."""
@@ -197,6 +202,7 @@ class Cells:
         If layers attend to all earlier tokens, and the rows of each slot continue its sequence, they see the cells that
         the slot had, which are kept as a row, and of the new cells those up to their own.
         """
+        spans = None if self.reach.spans == "causal" else spans
         if self.reach.most or spans is not None or not self._continue_rows(mask, positions, slots):
             self._rows.clear()
             mask[:] = -np.inf
@@ -239,20 +245,25 @@ class Cells:
     def mask(self, positions: Array, slots: Array, spans: tuple[Array, Array] | None = None) -> Array:
         """Return which of the first ``n_read`` cells each token attends to: (tokens, n_read) bool.
 
-        spans: the first and last position of the span that each token is in, which it attends to beyond its reach.
+        spans: the first and last position of the span that each token is in.
         """
         n = self.n_read
         mine = self.members[slots // _BITS, :n] & _bit(slots)[:, None] != 0
         cells = self.positions[:n]
         rows = positions[:, None]
+        in_span: Array | bool = False
+        if spans is not None:
+            first, last = spans
+            in_span = (cells >= first[:, None]) & (cells <= last[:, None])
         visible: Array = cells <= rows
+        if self.reach.spans == "windowed":
+            visible |= in_span
         if self.reach.window:
             visible &= rows - cells < self.reach.window
         elif self.reach.chunk:
             visible &= cells >= rows - rows % self.reach.chunk
-        if spans is not None:
-            first, last = spans
-            visible |= (cells >= first[:, None]) & (cells <= last[:, None])
+        if self.reach.spans == "whole":
+            visible |= in_span
         visible &= mine
         return visible
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hotshoe_core.errors import ModelDefinitionError
 
@@ -20,11 +20,14 @@ __all__ = [
     "LayerSpec",
     "Part",
     "RecurrentSpec",
+    "SpanReach",
     "Spec",
     "parts_of",
     "per_layer",
     "storing_part",
 ]
+
+SpanReach = Literal["whole", "windowed", "causal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,12 @@ class AttentionSpec:
 
     both_sides: bool = False
     """A token attends to ``window // 2`` positions before it, and to as many after it. Only for encoders."""
+
+    spans: SpanReach = "whole"
+    """What a row of a bidirectional span (a picture) attends to in the span.
+
+    "whole": all of it. "windowed": what is not before its window. "causal": nothing after the row itself.
+    """
 
     like: int | None = None
     """The layer whose keys and values this layer reads; it stores none of its own. No other field may be given."""

@@ -1,4 +1,4 @@
-"""Gemma 3, text only (Gemma Team 2025, arXiv:2503.19786): most layers have a sliding window, some are global."""
+"""Gemma 3, the text model (Gemma Team 2025, arXiv:2503.19786): most layers have a sliding window, some are global."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma 4, text only (Google 2026): heads of two sizes, keys that other layers read, vectors for each layer, experts.
+"""Gemma 4, the text model (Google 2026): heads of two sizes, keys that other layers read, vectors of layers, experts.
 
 Layers with a window and full layers differ in the size of their heads, and in RoPE. The last layers of the small models
 read the keys and values of earlier ones. Values may be keys before their norm. With experts, a block also has a dense
@@ -8,12 +8,12 @@ MLP, and all norms of that half are inside it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.kvcache import AttentionView
+from hotshoe.kvcache import AttentionSpec, AttentionView
 from hotshoe.models.gemma import MLP, ReadingDecoder
 from hotshoe.nn import (
     ExpertLayersConfig,
@@ -79,6 +79,10 @@ class Attention(_Heads):
     k_and_v: Linear | None = submodule(
         "attn_k", instead_of=("k", "v"), shape=lambda c, i: (c.n_kv_heads[i] * c.head_dims[i], c.dim)
     )
+
+    def cache_spec(self) -> AttentionSpec:
+        # pictures are bidirectional in layers with a window only
+        return replace(super().cache_spec(), spans="windowed" if self.window else "causal")
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.k_and_v is None:

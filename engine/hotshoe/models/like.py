@@ -6,18 +6,40 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models import llama, qwen2
-from hotshoe.nn import RMSNorm, TextConfig, derived, layers, submodule
+from hotshoe.models import llama, qwen2, stablelm
+from hotshoe.nn import LayerNormConfig, RMSNorm, TextConfig, derived, layers, submodule
 from hotshoe.nn.bounds import check_range
 
 SUMMARIES = {
+    "arcee": "AFM 4.5B (Arcee 2025): Llama whose MLP has a squared ReLU and no gate.",
     "ernie4_5": "ERNIE 4.5 without experts (Baidu 2025): the same as Llama.",
     "internlm2": "InternLM2 (Cai et al. 2024, arXiv:2403.17297): the same as Llama.",
+    "orion": "Orion (OrionStar 2024, arXiv:2401.12246): Llama with LayerNorms.",
+    "xverse": "XVERSE (2023): the same as Llama.",
     "exaone": "EXAONE 3 and 3.5 (LG AI Research 2024, arXiv:2412.04862): Llama with RoPE's pairs in halves.",
     "seed_oss": "Seed-OSS (ByteDance 2025): Qwen2, but files call the MLP's norm post_attention_norm.",
     "qwen": "Qwen 1 (Bai et al. 2023, arXiv:2309.16609): Qwen2 with queries, keys and values in one matrix.",
 }
 """What each architecture is, for docs/families.md."""
+
+
+class ReluMLP(nn.MLP):
+    activation = "relu_squared"
+
+
+class ArceeBlock(nn.TransformerBlock):
+    attention: llama.Attention = submodule()
+    mlp: ReluMLP = submodule()
+
+
+class Arcee(nn.Decoder):
+    config: llama.Config
+    blocks: list[ArceeBlock] = layers("blk")
+
+
+class Orion(nn.Decoder):
+    config: LayerNormConfig
+    blocks: list[stablelm.Block] = layers("blk")
 
 
 class Exaone(nn.Decoder):
@@ -50,8 +72,11 @@ class Qwen(nn.Decoder):
     blocks: list[qwen2.Block] = layers("blk")
 
 
+arcee = Family(Arcee)
 ernie4_5 = Family(llama.Model)
 internlm2 = Family(llama.Model)
 exaone = Family(Exaone)
+orion = Family(Orion)
 seed_oss = Family(SeedOss)
 qwen = Family(Qwen)
+xverse = Family(llama.Model)

@@ -1,4 +1,4 @@
-"""Nemotron 3 and 4, Minitron (NVIDIA 2024, arXiv:2402.16819): LayerNorms, squared ReLU, and partial RoPE."""
+"""Nemotron 3 and 4 (NVIDIA 2024, arXiv:2402.16819) and Jais 2 (Inception 2025): LayerNorms, and squared ReLU."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe.families import Family
 from hotshoe.models import qwen3moe
-from hotshoe.models.qwen3vl import UNUSED
+from hotshoe.models.qwen3vl import Deepstack, deepstack_key
 from hotshoe.nn import ExpertConfig, rope_key
 from hotshoe_core.ops import RoPE
 
@@ -14,13 +14,11 @@ from hotshoe_core.ops import RoPE
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(ExpertConfig):
     rope: RoPE = rope_key(sections="interleaved")
+    n_deepstack: int = deepstack_key()
 
 
-class Model(qwen3moe.Model):
+class Model(Deepstack, qwen3moe.Model):
     config: Config
-
-    def unused_keys(self) -> dict[str, str]:
-        return super().unused_keys() | UNUSED
 
 
 family = Family(Model)

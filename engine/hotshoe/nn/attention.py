@@ -163,8 +163,7 @@ class Attention(Module):
         if not self.norm_after_rope:
             q, k = self._normalised(q, k)
         if self.rope is not None:
-            q = ops.rope(q, batch.positions, self.rope_factors, config=self.rope)
-            k = ops.rope(k, batch.positions, self.rope_factors, config=self.rope)
+            q, k = self.rotated(q, batch, self.rope), self.rotated(k, batch, self.rope)
         if self.norm_after_rope:
             q, k = self._normalised(q, k)
         if self.v_norm is not None:
@@ -172,6 +171,10 @@ class Attention(Module):
         if self.temperature is not None:
             q = q * self.temperature.factors(batch.positions)
         return self.average(q, *view.update(k, v), batch, view)
+
+    def rotated(self, x: Tensor, batch: Batch, rope: RoPE) -> Tensor:
+        """Rotate queries or keys, (..., n, heads, head_dim), by their positions."""
+        return ops.rope(x, batch.positions, self.rope_factors, config=rope)
 
     def average(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """The averages of values, (..., n, heads, v_dim), for queries and all keys and values that the layer reads."""
@@ -244,6 +247,6 @@ class ReadingAttention(Attention):
         if self.q_norm is not None:
             q = self.q_norm(q)
         if self.rope is not None:
-            q = ops.rope(q, batch.positions, self.rope_factors, config=self.rope)
+            q = self.rotated(q, batch, self.rope)
         y = self.average(q, *view.read(), batch, view)
         return self.out(self.finish(y, x).reshape(*x.shape[:-1], -1))

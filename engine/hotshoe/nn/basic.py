@@ -102,6 +102,12 @@ class Embedding(Module):
 class Norm(Module):
     """Base class of norms: (..., dim) to (..., dim)."""
 
+    @property
+    def eps(self) -> float:
+        """The number that is added to the variance or to the mean square."""
+        eps: float = self.config.norm_eps
+        return eps
+
     def __call__(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -115,7 +121,7 @@ class LayerNorm(Norm):
     def __call__(self, x: Tensor) -> Tensor:
         weight = _require_shape(self.weight, x.shape[-1:], "it normalises the last axis")
         bias = None if self.bias is None else _require_shape(self.bias, x.shape[-1:], "its weight has that shape")
-        return ops.layer_norm(x, weight, bias, eps=self.config.norm_eps)
+        return ops.layer_norm(x, weight, bias, eps=self.eps)
 
 
 class LayerNormByHead(Norm):
@@ -125,7 +131,7 @@ class LayerNormByHead(Norm):
 
     def __call__(self, x: Tensor) -> Tensor:
         weight = _require_shape(self.weight, x.shape[-2:], "it normalises each head")
-        return ops.layer_norm(x, eps=self.config.norm_eps) * weight
+        return ops.layer_norm(x, eps=self.eps) * weight
 
 
 class RMSNorm(Norm):
@@ -135,7 +141,7 @@ class RMSNorm(Norm):
 
     def __call__(self, x: Tensor) -> Tensor:
         weight = _require_shape(self.weight, x.shape[-1:], "it normalises the last axis")
-        return ops.rms_norm(x, weight, eps=self.config.norm_eps)
+        return ops.rms_norm(x, weight, eps=self.eps)
 
 
 class WideRMSNorm(Norm):
@@ -146,14 +152,14 @@ class WideRMSNorm(Norm):
     def __call__(self, x: Tensor) -> Tensor:
         flat = x.reshape(*x.shape[:-2], -1)
         weight = _require_shape(self.weight, flat.shape[-1:], "it normalises all heads together")
-        return ops.rms_norm(flat, weight, eps=self.config.norm_eps).reshape(*x.shape)
+        return ops.rms_norm(flat, weight, eps=self.eps).reshape(*x.shape)
 
 
 class UnweightedRMSNorm(Norm):
     """Root mean square normalisation over the last axis, without a weight."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.rms_norm(x, eps=self.config.norm_eps)
+        return ops.rms_norm(x, eps=self.eps)
 
 
 def _require_shape(weight: Tensor, shape: Shape, why: str) -> Tensor:

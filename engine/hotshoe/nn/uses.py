@@ -31,7 +31,7 @@ def check_uses(model: Module, graph: Graph) -> None:
     for p in model.parameters():
         found = readers.get(getattr(p.module, p.attribute, None), set())  # type: ignore[arg-type]
         owner = type(p.module)
-        if found and p.use not in found and owner.__module__ != _CHECKED:
+        if found and p.use not in found and owner.__call__.__module__ != _CHECKED:
             (first, *_) = sorted(found)
             raise ModelDefinitionError(
                 f"{owner.__module__}.{owner.__qualname__}.{p.attribute}: it is declared with use={p.use!r}, but the op "

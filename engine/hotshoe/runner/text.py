@@ -312,7 +312,7 @@ class TextModel(LoadedModel):
             prompt = listed(what, prompt, "a text or token ids", TokenizerError)
         sequence = self._filled_sequence(prompt)
         self._check_shift(full.context_shift, sequence)
-        constraint = chosen.start(self._grammar_vocabulary) if isinstance(chosen, Grammar) else chosen
+        constraint = chosen.start(self.grammar_vocabulary) if isinstance(chosen, Grammar) else chosen
         sampler = Sampler(full, self._forward.n_vocab, constraint)
         sampler.observe(sequence.ids)
         stops = self.tokenizer.stop_ids | frozenset(full.stop_tokens)
@@ -393,7 +393,8 @@ class TextModel(LoadedModel):
         return text
 
     @functools.cached_property
-    def _grammar_vocabulary(self) -> GrammarVocabulary:
+    def grammar_vocabulary(self) -> GrammarVocabulary:
+        """The tokens as grammars need them. The first use takes up to a second."""
         return GrammarVocabulary.from_tokenizer(self.tokenizer)
 
     @functools.cached_property

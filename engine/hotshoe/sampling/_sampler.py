@@ -150,6 +150,9 @@ class Sampler:
             raise SamplingError(f"ids are {described(ids)}; expected ({n},) integers") from None
         if ids.shape != (n,):
             raise SamplingError(f"ids have shape {ids.shape}; expected ({n},) for {self.device_sampling.kind}")
+        is_one = n == 1 and isinstance(logits, np.ndarray) and logits.shape == (1,) and logits.dtype == np.float32
+        if is_one and math.isfinite(logits[0]):  # the usual case of greedy choices
+            return Sampled(int(ids[0]))
         with _quiet():
             logits = self._check_logits(logits, (n,))
             if np.isnan(logits).any():

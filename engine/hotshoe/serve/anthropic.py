@@ -16,6 +16,7 @@ from hotshoe.serve.requests import (
     Answer,
     RequestError,
     joined,
+    must_call,
     parse,
     picture,
 )
@@ -115,12 +116,17 @@ def _job(request: MessagesRequest, ready: wire.Ready, unknown: list[str]) -> wir
     if not request.messages:
         raise RequestError(400, "messages: at least one message is required", param="messages")
     choice = (request.tool_choice or {"type": "auto"}).get("type")
-    if choice not in ("auto", "none"):
-        raise RequestError(400, f"tool_choice: {choice!r:.40} is not supported; expected auto or none")
-    tools = [_tool(i, tool) for i, tool in enumerate(request.tools or ())] if choice == "auto" else []
+    tools = [_tool(i, tool) for i, tool in enumerate(request.tools or ())] if choice != "none" else []
+    called = must_call(request.tool_choice, tools)
+    budget = (request.thinking or {}).get("budget_tokens") if ready.thinks else None
+    if budget is not None and (type(budget) is not int or budget < 0):
+        raise RequestError(400, "thinking.budget_tokens is not a number of tokens", param="thinking.budget_tokens")
     if tools and not ready.calls:
         raise RequestError(400, "tools: the chat format of this model has no tools, or their calls cannot be read")
-    return wire.TextJob(0, messages=found, tools=tools or None, template_options=_options(request, ready, unknown))
+    return wire.TextJob(
+        0, messages=found, tools=tools or None, template_options=_options(request, ready, unknown), must_call=called,
+        several_calls=not (request.tool_choice or {}).get("disable_parallel_tool_use"), reasoning_budget=budget,
+    )  # fmt: skip
 
 
 def _options(request: MessagesRequest, ready: wire.Ready, unknown: list[str]) -> dict[str, Any]:
@@ -131,7 +137,8 @@ def _options(request: MessagesRequest, ready: wire.Ready, unknown: list[str]) ->
         options["enable_thinking"] = thinking["type"] != "disabled"
     elif thinking.get("type", "disabled") != "disabled" and not ready.thinks:
         unknown.append("thinking")
-    unknown += [f"thinking.{name}" for name in thinking if name != "type"]
+    known = ("type", "budget_tokens") if ready.thinks else ("type",)
+    unknown += [f"thinking.{name}" for name in thinking if name not in known]
     for name, value in (request.output_config or {}).items():
         if name == "effort" and "reasoning_effort" in ready.chat_template:
             options["reasoning_effort"] = value

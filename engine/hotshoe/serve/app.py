@@ -17,9 +17,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotshoe.serve import anthropic, native, ollama, openai, rerank, responses
+from hotshoe.serve import anthropic, native, ollama, openai, page_files, rerank, responses
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.requests import RequestError
+from hotshoe.serve.status import Devices, status
 
 __all__ = ["make_app"]
 
@@ -56,7 +57,7 @@ class _Gate:
                 return RequestError(
                     403, f"{header} is {value!r:.200}, which is not a name of this server (--allow-host adds one)"
                 )
-        if self.front.keys and request.url.path != "/health":
+        if self.front.keys and request.url.path != "/health" and not page_files.is_page(request.url.path):
             given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
             if not sum(hmac.compare_digest(given.encode(), key.encode()) for key in self.front.keys):
                 return RequestError(401, "the API key is missing or wrong", code="invalid_api_key")
@@ -140,6 +141,24 @@ def _model(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     return answer
 
 
+async def _root(request: Request) -> Response:
+    """The page for a browser, and a line of JSON for other programs."""
+    page = page_files.page_response("index.html", request)
+    if page is not None and "text/html" in request.headers.get("accept", ""):
+        return page
+    return json_response({"hotshoe": "running", "models": "/v1/models", "help": "docs/serve.md"})
+
+
+def _devices(devices: Devices) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def answer(_: Request) -> Response:
+        try:
+            return json_response(await devices.get())
+        except RequestError as error:
+            return json_response(openai.error_body(error), status=error.status)
+
+    return answer
+
+
 def _metrics(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def answer(_: Request) -> Response:
         if front.metrics is None:
@@ -174,7 +193,10 @@ def make_app(front: Front) -> Starlette:
 
     routes = [
         _get(front, "/health", lambda _: {"status": "ok"}),
-        _get(front, "/", lambda _: {"hotshoe": "running", "models": "/v1/models", "help": "docs/serve.md"}),
+        Route("/", _root, methods=["GET"]),
+        *page_files.routes(),
+        _get(front, "/api/status", status),
+        Route("/api/devices", _devices(Devices()), methods=["GET"]),
         Route("/metrics", _metrics(front), methods=["GET"]),
         Route("/props", _props(front), methods=["GET"]),
         _route(front, "/completion", native.completion, openai.error_body),

@@ -29,7 +29,7 @@ from hotshoe.serve.requests import (
 )
 from hotshoe_core.errors import OptionError
 
-__all__ = ["ACTIONS", "LISTS", "error_body"]
+__all__ = ["ACTIONS", "LISTS", "capabilities", "error_body"]
 
 _VERSION = "0.12.0"
 """The version of Ollama whose interface this is; clients refuse older ones."""
@@ -178,12 +178,16 @@ def _seconds(keep_alive: float | str) -> float | None:
         raise RequestError(400, error.message, param="keep_alive") from None
 
 
+def capabilities(ready: wire.Ready) -> list[str]:
+    """What a model can do, in Ollama's words."""
+    kind = {"text": "completion", "embedding": "embedding", "rerank": "rerank"}[ready.task]
+    return [kind, *["tools"] * ready.calls, *["thinking"] * ready.thinks, *["vision"] * ready.sees]
+
+
 async def _show(front: Front, body: bytes) -> Any:
     request, _ = parse(body, ShowRequest)
     process = front.process(request.model or request.name)
     ready = await front.described(request.model or request.name)
-    kind = {"text": ["completion"], "embedding": ["embedding"], "rerank": ["rerank"]}[ready.task]
-    kind += ["tools"] * ready.calls + ["thinking"] * ready.thinks + ["vision"] * ready.sees
     info = {
         "general.architecture": ready.architecture,
         "general.basename": ready.name,
@@ -194,7 +198,7 @@ async def _show(front: Front, body: bytes) -> Any:
         {
             "details": _details(process),
             "model_info": info,
-            "capabilities": kind,
+            "capabilities": capabilities(ready),
             "template": ready.chat_template,
             "parameters": f"num_ctx {ready.n_ctx}",
             "modelfile": "",
@@ -260,7 +264,7 @@ async def _generate(front: Front, body: bytes) -> Any:
         request,
         {"template": ("",), "context": ([],), "think": (False,)},
     )
-    if not request.prompt and not request.images:
+    if not (request.prompt or request.suffix or request.images):
         return await _load_or_unload(front, request, unknown, {"response": ""})
     ready = await _kept(front, request.model, request.keep_alive)
     if request.suffix or request.raw or not ready.chats:

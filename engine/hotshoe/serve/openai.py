@@ -18,17 +18,16 @@ import numpy as np
 
 from hotshoe.serve import wire
 from hotshoe.serve.front import Front, gather, json_response, merged
-from hotshoe.serve.requests import Answer, RequestError, parse, plain_messages, refuse, tools_of
+from hotshoe.serve.requests import Answer, RequestError, must_call, parse, plain_messages, refuse, tools_of
 
 __all__ = ["chat", "completions", "embeddings", "error_body", "model", "models", "schema_of", "shortened"]
 
 _HARMLESS = (
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-    *("parallel_tool_calls", "verbosity"),
+    "verbosity",
 )
 """Fields that cannot change the answer of a model on this machine, or only how it is stored or paid for."""
 _MISSING: dict[str, tuple[Any, ...]] = {
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -96,6 +95,8 @@ class ChatRequest(Sampling, kw_only=True):
     response_format: dict[str, Any] | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    reasoning_budget: int | None = None
     functions: list[Any] | None = None
     function_call: Any = None
     reasoning_effort: Any = None
@@ -178,8 +179,14 @@ async def chat(front: Front, body: bytes) -> Any:
         raise RequestError(
             400, "tools: the chat format of this model has no tools, or their calls cannot be read", param="tools"
         )
+    called = must_call(request.tool_choice, tools)
+    if called and (request.grammar or request.response_format):
+        raise RequestError(400, "tool_choice asks for a call, and response_format or grammar for a text")
+    if request.reasoning_budget is not None and not ready.thinks:
+        raise RequestError(400, "reasoning_budget: this model has no reasoning", param="reasoning_budget")
     job = wire.TextJob(
-        0, messages=plain_messages(request.messages, ready.sees), json_schema=schema_of(request.response_format),
+        0, must_call=called, several_calls=request.parallel_tool_calls, reasoning_budget=request.reasoning_budget,
+        messages=plain_messages(request.messages, ready.sees), json_schema=schema_of(request.response_format),
         grammar=request.grammar, tools=tools, template_options=options,
     )  # fmt: skip
     answers = _answers(front, request, [job], params, unknown)

@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = ["BusyError", "JobFailedError", "ModelProcess", "ModelSpec", "ProcessL
 _log = logging.getLogger(__name__)
 _FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted, wire.Tokens, wire.Detokenized)
 _SECONDS_TO_END = 10.0
+_N_RECENT = 20
 _WORKER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.serve.worker import main; main()"
 """The program of a model's process. It imports from where the server does: ``-I`` adds no other folders."""
 
@@ -88,6 +90,12 @@ class ModelProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._queues: dict[int, asyncio.Queue[wire.Event | None]] = {}
+        self._unread: set[int] = set()
+        """The jobs of which nothing came back yet: they wait, or their prompt is being read."""
+        self.n_pieces = 0
+        """The pieces of text that were written since the server started; most are one token."""
+        self.recent: deque[dict[str, Any]] = deque(maxlen=_N_RECENT)
+        """The numbers of the newest answers, the newest last."""
         self._ids = itertools.count(1)
 
     @property
@@ -109,6 +117,16 @@ class ModelProcess:
     def is_pinned(self) -> bool:
         """Whether it stays loaded when another model needs room."""
         return self.spec.pinned
+
+    @property
+    def n_unread(self) -> int:
+        """The jobs that wait for a place, or whose prompt is being read."""
+        return self._n_waiting + len(self._unread)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the model is being loaded now."""
+        return self._load is not None and not self._load.done()
 
     async def start(self) -> wire.Ready:
         """Load the model if it is not loaded. Raises JobFailedError with the reason if that fails.
@@ -223,6 +241,7 @@ class ModelProcess:
         id = next(self._ids)
         queue: asyncio.Queue[wire.Event | None] = asyncio.Queue()
         self._queues[id] = queue
+        self._unread.add(id)
         finished = False
         try:
             self._send(make(id))
@@ -239,6 +258,7 @@ class ModelProcess:
             del self._queues[id]
             self.last_used = time.monotonic()
             self._room.notice()
+            self._unread.discard(id)
             if not finished and self.ready is not None:
                 self._send(wire.Cancel(id))
 
@@ -264,7 +284,13 @@ class ModelProcess:
 
     async def _distribute(self, process: asyncio.subprocess.Process) -> None:
         while (event := await self._read(process)) is not None:
-            queue = self._queues.get(event.id) if not isinstance(event, wire.Ready) and event.id is not None else None
+            queue = (
+                self._queues.get(event.id)
+                if not isinstance(event, (wire.Ready, wire.Planned)) and event.id is not None
+                else None
+            )
+            self._unread.discard(getattr(event, "id", 0))
+            self.n_pieces += isinstance(event, wire.Piece)
             if queue is not None:  # its client may have left
                 queue.put_nowait(event)
         if self._process is process:

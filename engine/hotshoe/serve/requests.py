@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ __all__ = [
     "RequestError",
     "explain",
     "fields_of",
+    "must_call",
     "joined",
     "parse",
     "picture",
@@ -190,6 +192,27 @@ def _call(i: int, j: int, call: Any) -> dict[str, Any]:
     return found | ({"id": call["id"]} if isinstance(call.get("id"), str) else {})
 
 
+def must_call(choice: Any, tools: list[dict[str, Any]] | None) -> list[str] | None:
+    """The tools of which one is to be called: "required", "any", or a tool by name; None for "auto" and "none".
+
+    Raises RequestError for another value, and for a tool that the request does not have.
+    """
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind in (None, "auto", "none"):
+        return None
+    names = [tool["function"]["name"] for tool in tools or ()]
+    if kind in ("required", "any") and names:
+        return names
+    if kind in ("function", "tool", "custom") and isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else choice.get("name")
+        if name in names:
+            return [str(name)]
+        raise RequestError(400, f"tool_choice: there is no tool {name!r:.80}", param="tool_choice")
+    why = "there are no tools" if kind in ("required", "any") else "expected auto, none, required, or a tool by name"
+    raise RequestError(400, f"tool_choice is {choice!r:.80}: {why}", param="tool_choice")
+
+
 def tools_of(tools: list[Any] | None) -> list[dict[str, Any]] | None:
     """The tools of a request; None if it has no tools. Raises RequestError unless each is a function with a name."""
     for i, tool in enumerate(tools or ()):
@@ -303,6 +326,7 @@ class Answer:
                     yield event
                 elif isinstance(event, wire.Finished):
                     self.finished = event
+                    self.process.recent.append({"at": round(time.time(), 1)} | self.timings())
         except (BusyError, JobFailedError, ProcessLostError) as error:
             raise explain(error) from error
 

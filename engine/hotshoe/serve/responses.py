@@ -12,7 +12,7 @@ import msgspec
 from hotshoe.serve import wire
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.openai import error_body, schema_of
-from hotshoe.serve.requests import Answer, RequestError, joined, parse, picture, plain_messages, refuse
+from hotshoe.serve.requests import Answer, RequestError, joined, must_call, parse, picture, plain_messages, refuse
 
 __all__ = ["responses"]
 
@@ -26,7 +26,6 @@ _MISSING: dict[str, tuple[Any, ...]] = {
     "prompt": (),
     "background": (False,),
     "truncation": ("disabled",),
-    "tool_choice": ("auto", "none"),
     "top_logprobs": (0,),
 }
 """Fields that are not supported, and the values that ask for nothing."""
@@ -42,6 +41,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     instructions: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     stream: bool = False
     temperature: float | None = None
     top_p: float | None = None
@@ -75,6 +75,8 @@ async def responses(front: Front, body: bytes) -> Any:
         params=params,
         json_schema=_schema(request.text, unknown),
         tools=tools or None,
+        must_call=must_call(request.tool_choice, tools),
+        several_calls=request.parallel_tool_calls is not False,
         template_options=_options(request.reasoning, ready, unknown),
     )
     answer = Answer(process, job, front.ignored(unknown, _HARMLESS))

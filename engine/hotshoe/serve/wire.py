@@ -80,6 +80,12 @@ class TextJob(msgspec.Struct, tag=True):
     tools: list[dict[str, Any]] | None = None
     template_options: dict[str, Any] = {}
     """More variables for the chat template."""
+    must_call: list[str] | None = None
+    """The tools of which one is to be called; None: the model decides."""
+    several_calls: bool = True
+    """Whether several calls are allowed, if one must be made."""
+    reasoning_budget: int | None = None
+    """The most tokens of reasoning."""
     suffix: str | None = None
     """The text after a gap, which is to be filled after ``prompt``; None: there is no gap."""
     files: list[tuple[str, str]] = []
@@ -158,6 +164,8 @@ class Ready(msgspec.Struct, tag=True):
     """What is wrong with the file, although it is served; empty if nothing is."""
     dim: int = 0
     """Elements of a hidden state, and of the vector of an embedding model."""
+    memory: dict[str, Any] = {}
+    """``model.memory().to_json()``: bytes by device and layer."""
 
 
 class Planned(msgspec.Struct, tag=True):

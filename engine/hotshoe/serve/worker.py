@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import hotshoe
 from hotshoe.chat import from_metadata
+from hotshoe.chat.call_grammar import call_grammar, reasoning_marks
 from hotshoe.chat.parts import Call, Parts, Text
+from hotshoe.chat.reasoning import ReasoningBudget
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
 from hotshoe.load_options import group_options
 from hotshoe.load_request import LoadRequest
 from hotshoe.runner.infill import infill_prompt
+from hotshoe.sampling import Grammar
 from hotshoe.serve import wire
 from hotshoe.serve.marks import without_marks
 from hotshoe.serve.planning import choose
@@ -88,6 +91,7 @@ class Worker:
         about = self._about(model.metadata, _task(model), lambda: model.chat_template.source)
         about.n_ctx, about.nbytes, about.device, about.why = model.n_ctx, model.nbytes, model.device.name, model.why
         about.sees = about.task == Task.TEXT.value and model.sees
+        about.memory = model.memory().to_json()
         return about
 
     def _described(self, load: wire.Load, planned: wire.Planned) -> wire.Ready:
@@ -176,7 +180,9 @@ class Worker:
         if job.messages is not None:
             chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
             if self._response is not None:
-                parts = Parts(ResponseReader(self._response, chat.text, job.tools or ()))
+                reader = ResponseReader(self._response, chat.text, job.tools or ())
+                given |= self._bound(model, job, begun=reader.is_reasoning)
+                parts = Parts(reader)
             stream = model.stream(chat.items, skip_special=parts is None, **given)
         else:
             prompt = job.prompt or ""
@@ -186,6 +192,20 @@ class Worker:
         with stream:
             self._streams[job.id] = stream
             self._send_pieces(model, stream, job, start, parts)
+
+    def _bound(self, model: TextModel, job: wire.TextJob, *, begun: bool) -> dict[str, Any]:
+        """The grammar of a text that must call a tool, and the limit of its reasoning. begun: the prompt began it."""
+        template = self._response
+        assert template is not None
+        constraint: Any = None
+        if job.must_call is not None:
+            tools = [tool for tool in job.tools or () if tool["function"]["name"] in job.must_call]
+            lark = call_grammar(template, tools, model.tokenizer, thinking=begun, several=job.several_calls)
+            constraint = Grammar.from_lark(lark)
+        if job.reasoning_budget is not None and (marks := reasoning_marks(template)) is not None:
+            inner = None if constraint is None else constraint.start(model.grammar_vocabulary)
+            constraint = ReasoningBudget(job.reasoning_budget, marks, model.tokenizer, begun=begun, inner=inner)
+        return {} if constraint is None else {"grammar": constraint}
 
     def _send_pieces(
         self, model: TextModel, stream: Stream, job: wire.TextJob, start: float, parts: Parts | None

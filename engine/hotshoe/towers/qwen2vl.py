@@ -83,12 +83,15 @@ class Qwen2VL(Tower):
             inputs["rows"] = np.argsort(np.where(real, cells, n), kind="stable")[:n].astype(np.int32)
         return Prepared(inputs, grid)
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        pixels, c = inputs["pixels"], self.config
+    def embed(self, pixels: Tensor) -> Tensor:
+        """The patches of a picture: (1, 3, height, width) to (1, dim, rows, columns)."""
         # a picture is a film of two equal frames
-        x = ops.conv2d(pixels, self.first_frame, stride=c.patch_size)
-        x = x + ops.conv2d(pixels, self.second_frame, stride=c.patch_size)  # (1, dim, h, w)
-        x = x.reshape(c.dim, -1).T.take(inputs["patches"])  # (n, dim)
+        x = ops.conv2d(pixels, self.first_frame, stride=self.config.patch_size)
+        return x + ops.conv2d(pixels, self.second_frame, stride=self.config.patch_size)
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        c = self.config
+        x = self.embed(inputs["pixels"]).reshape(c.dim, -1).T.take(inputs["patches"])  # (n, dim)
         x = self.run(x, inputs["positions"], inputs.get("mask"))
         x = self.norm(x).reshape(-1, c.dim * c.merge**2)
         x = self.project(self.merge(x).gelu())

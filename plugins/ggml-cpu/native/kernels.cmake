@@ -1,5 +1,5 @@
-# libhotshoe_kernels: our own versions of what ggml-cpu computes slowly. It does not link to ggml; it only reads struct
-# ggml_tensor.
+# libhotshoe_kernels: our own versions of what ggml-cpu computes slowly, and of ggml's scheduler. It does not link to
+# ggml: kernels only read struct ggml_tensor, and the scheduler calls functions that it is given.
 add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL
   native/hotshoe_activations.c
   native/hotshoe_attention.c
@@ -12,8 +12,11 @@ add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL
   native/hotshoe_quants_avx512_vnni.c
   native/hotshoe_quants_avx_vnni.c
   native/hotshoe_quants_pack.c
+  native/hotshoe_schedule.c
   native/prefetch_choice.c)
 target_include_directories(hotshoe_kernels PRIVATE "${ggml_dir}/include")
+# a system's folder: gcc does not warn about functions of ggml-impl.h that we do not use
+target_include_directories(hotshoe_kernels SYSTEM PRIVATE "${ggml_dir}/src")
 target_compile_features(hotshoe_kernels PRIVATE c_std_11)
 set_target_properties(hotshoe_kernels PROPERTIES C_VISIBILITY_PRESET hidden)
 if(UNIX)

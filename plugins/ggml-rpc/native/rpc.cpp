@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 
 static void note_failure(const char * endpoint, const char * why);
 // Threads take turns on a connection: a request and its answer belong together.
@@ -55,8 +56,9 @@ static enum ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * cgra
 struct server {
     std::recursive_mutex turn;
     std::weak_ptr<socket_t> sock;
-    uint64_t failures = 0; // lost connections
-    std::string why;       // reason of the last loss
+    uint64_t failures = 0;                         // lost connections
+    std::string why;                               // reason of the last loss
+    std::unordered_map<std::string, size_t> sizes; // by description: the sizes that the server told
 };
 static std::mutex servers_mutex;
 static std::map<std::string, server> servers;
@@ -82,10 +84,50 @@ static std::shared_ptr<socket_t> require_socket(const std::string & endpoint) {
         }
         lock.lock();
         known = sock;
+        servers[endpoint].sizes.clear();
         return sock;
     } catch (const std::exception & error) {
         throw backend_failure("no server answers at " + endpoint + ": " + error.what());
     }
+}
+
+// The bytes of a tensor on which the size that it takes depends, as does that of its readers.
+static void describe(std::string & bytes, const ggml_tensor * tensor) {
+    bytes += tensor == nullptr ? '-' : tensor->view_src == nullptr ? 'o' : 'v';
+    if (tensor != nullptr) {
+        const auto add = [&bytes](const auto & field) { bytes.append((const char *) &field, sizeof field); };
+        add(tensor->type), add(tensor->op), add(tensor->ne), add(tensor->nb), add(tensor->op_params);
+    }
+}
+
+// ggml asks the server for the sizes of some tensors, several times for each graph: 7 ms of the host for 32 layers. An
+// answer is kept as long as the connection.
+static size_t get_alloc_size(ggml_backend_buffer_type_t type, const ggml_tensor * tensor) {
+    const bool may_ask =
+        tensor->op == GGML_OP_FLASH_ATTN_EXT || tensor->op == GGML_OP_MUL_MAT_ID || ggml_is_quantized(tensor->type);
+    if (!may_ask || tensor->buffer != nullptr) {
+        return ggml_backend_rpc_buffer_type_get_alloc_size(type, tensor);
+    }
+    const auto & context = *(const ggml_backend_rpc_buffer_type_context *) type->context;
+    std::string key = std::to_string(context.device);
+    describe(key, tensor);
+    for (const ggml_tensor * source : tensor->src) {
+        describe(key, source);
+    }
+    const auto sock = require_socket(context.endpoint); // a new connection knows no sizes
+    std::unique_lock<std::mutex> lock(servers_mutex);
+    auto & sizes = servers[context.endpoint].sizes;
+    if (const auto known = sizes.find(key); known != sizes.end()) {
+        return known->second;
+    }
+    lock.unlock();
+    const size_t size = ggml_backend_rpc_buffer_type_get_alloc_size(type, tensor);
+    lock.lock();
+    if (sizes.size() > 10000) {
+        sizes.clear();
+    }
+    sizes[key] = size;
+    return size;
 }
 
 bool greets(const socket_ptr & sock) { return negotiate_hello(sock); }
@@ -205,7 +247,7 @@ extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backen
     type.alloc_buffer = guarded<ggml_backend_rpc_buffer_type_alloc_buffer>::call;
     type.get_alignment = guarded<ggml_backend_rpc_buffer_type_get_alignment>::call;
     type.get_max_size = guarded<ggml_backend_rpc_get_max_size>::call;
-    type.get_alloc_size = guarded<ggml_backend_rpc_buffer_type_get_alloc_size>::call;
+    type.get_alloc_size = guarded<get_alloc_size>::call;
     ggml_backend_rpc_interface.graph_compute = guarded<graph_compute>::call;
     ggml_backend_reg_t reg = ggml_backend_rpc_reg();
     reg->iface.get_proc_address = get_proc_address;

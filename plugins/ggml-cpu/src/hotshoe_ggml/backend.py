@@ -166,8 +166,6 @@ class GgmlBackend(Backend):
 
     def forget(self, executable: GgmlExecutable) -> None:
         self._executables.discard(executable)
-        if self.scheduler is not None and not self._executables:
-            self.scheduler.free()
 
     def memory(self) -> BackendMemory:
         self.require_process()

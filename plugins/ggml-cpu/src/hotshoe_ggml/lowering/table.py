@@ -12,7 +12,7 @@ from hotshoe_ggml.native.context import MAX_AXES, MAX_EXTENT
 
 __all__ = ["LOWERINGS", "Lowering", "always", "can_lower", "ggml_lacks", "indices_are_i32", "lowers", "node_budget"]
 
-_UNREADABLE = frozenset({DType.F64, DType.Q8_1, DType.Q8_K})  # ggml uses the last two only internally
+_UNREADABLE = (DType.F64, DType.Q8_1, DType.Q8_K)  # ggml uses the last two only internally
 _NODES = 16
 
 Lowering = Callable[..., Ptr]
@@ -67,12 +67,13 @@ def lowers(
 
 def can_lower(node: Tensor) -> bool:
     """Whether the lowering of this op covers these shapes and types, with a builder that makes what ggml lacks."""
-    tensors = [node, *(s for s in node.sources if s is not None)]
-    if node.op not in LOWERINGS or any(t.ndim > MAX_AXES or t.dtype in _UNREADABLE for t in tensors):
+    row = _ROWS.get(node.op)
+    if row is None:
         return False
-    if any(max(t.shape, default=1) > MAX_EXTENT for t in tensors):
-        return False
-    return _ROWS[node.op].when(node)
+    for t in (node, *node.sources):  # a loop, as this is called for every node of a graph
+        if t is not None and (len(t.shape) > MAX_AXES or t.dtype in _UNREADABLE or max(t.shape or (1,)) > MAX_EXTENT):
+            return False
+    return row.when(node)
 
 
 def ggml_lacks(node: Tensor) -> bool:

@@ -19,6 +19,7 @@ from hotshoe_ggml.native.libraries import (
     build_info,
     device_facts,
     ffi,
+    ggml_functions,
     is_connected,
     kernels,
     lib,
@@ -33,5 +34,6 @@ from hotshoe_ggml.native.libraries import (
 __all__ = [
     "LIBRARY_DIR", "PACKAGE_DIR", "BackendLibrary", "BuildInfo", "DeviceFacts", "NativeLibraryError",
     "NothingToRunOnError", "Variant", "adopt", "base_path", "best_variant", "build_info", "device_facts", "ffi",
-    "is_connected", "kernels", "lib", "library_of", "load_backend", "load_cpu", "score", "server", "variants",
+    "ggml_functions", "is_connected", "kernels", "lib", "library_of", "load_backend", "load_cpu", "score", "server",
+    "variants",
 ]  # fmt: skip

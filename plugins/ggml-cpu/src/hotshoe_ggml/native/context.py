@@ -54,18 +54,6 @@ class NativeContext:
         start += -start % _CONTEXT_ALIGNMENT
         self.pointer = g.ggml_init({"mem_size": size, "mem_buffer": ffi.cast("void *", start), "no_alloc": True})
 
-    def snapshot(self) -> np.ndarray[Any, Any]:
-        """A copy of the descriptions of all tensors and graphs that were made in the context."""
-        return self._used().copy()
-
-    def restore(self, snapshot: np.ndarray[Any, Any]) -> None:
-        """Undo all changes of these descriptions since a snapshot. Nothing may have been made in between."""
-        self._used()[:] = snapshot
-
-    def _used(self) -> np.ndarray[Any, Any]:
-        start = int(ffi.cast("uintptr_t", lib().ggml_get_mem_buffer(self.pointer))) - address(self._memory)
-        return self._memory[start : start + lib().ggml_used_mem(self.pointer)]
-
     def free(self) -> None:
         """Free the context. Further calls do nothing."""
         if self.pointer != ffi.NULL:

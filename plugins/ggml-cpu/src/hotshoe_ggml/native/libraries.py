@@ -39,6 +39,7 @@ __all__ = [
     "build_info",
     "device_facts",
     "ffi",
+    "ggml_functions",
     "is_connected",
     "kernels",
     "lib",
@@ -208,6 +209,17 @@ def lib() -> Any:
 def kernels() -> Any:
     """hotshoe's own kernels, `libhotshoe_kernels`. They need no open ggml library."""
     return _open(LIBRARY_DIR / _file_name("hotshoe_kernels"))
+
+
+@functools.cache
+def ggml_functions() -> Any:
+    """The functions of libggml-base that our native code calls: a ``struct hotshoe_ggml *``."""
+    g = lib()
+    table = ffi.new("struct hotshoe_ggml *")
+    for name, _ in ffi.typeof("struct hotshoe_ggml").fields:
+        prefix = "ggml_" if name.startswith(("gallocr_", "nbytes", "build_")) else "ggml_backend_"
+        setattr(table, name, ffi.addressof(g, prefix + name))
+    return table
 
 
 def _refuse_foreign_base() -> None:

@@ -1,1 +1,1 @@
-"""Compiled graphs: build and allocate them, assign a unit to each node, and compute them with ggml's scheduler."""
+"""Compiled graphs: build and allocate them, assign a unit to each node, and compute them."""

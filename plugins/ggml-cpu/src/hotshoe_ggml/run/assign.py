@@ -2,61 +2,61 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_ggml.native import ffi, lib
-from hotshoe_ggml.native.context import is_view_op
+from hotshoe_ggml.native import ffi, kernels, lib
+from hotshoe_ggml.native.context import OutOfMemory, is_view_op
 from hotshoe_ggml.unit import Unit
 
-__all__ = ["address_of", "assign_units", "units_of_inputs"]
+__all__ = ["assign_units"]
 
 
-def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> list[Unit]:
-    """The unit of each node: the wanted one, or the CPU, which is the last unit, if the wanted one cannot run the node.
+def assign_units(cgraph: Any, units: Sequence[Unit], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """The number of the unit of each node: of the wanted one, or of the CPU, the last one, if that cannot run the node.
 
-    Returns [] if there is only one unit: then there is nothing to choose. wanted: the unit of each node, except the
-    copies at the end, which run where their sources are. A node that writes into a state runs on the state's device.
-    The memory of other nodes that write in place moves to the unit that runs them.
+    Returns None if there is only one unit: then there is nothing to choose. wanted: the number for each node, except
+    the copies at the end, which run where their sources are. A node that writes into a state runs on the state's
+    device. The memory of other nodes that write in place moves to the unit that runs them.
 
     Raises UnsupportedOpError if no unit can run a node: ggml would end the process.
     """
-    nodes = [lib().ggml_graph_node(cgraph, i) for i in range(lib().ggml_graph_n_nodes(cgraph))]
-    state_units = [_units_of_state(node, units) for node in nodes]
-    if len(units) == 1:
-        for node in nodes:
-            _first(node, units, units, in_place=False)
-        return []
-    places = {address_of(node): unit for node, unit in zip(nodes, wanted)}
-    wanted = [*wanted, *(_unit_of(node.src[0], places, units) for node in nodes[len(wanted) :])]
-    chosen = [
-        _first(node, _with_first(unit, owners), owners, in_place=True)
-        if owners
-        else _first(node, [unit, units[-1]], units, in_place=False)
-        for node, unit, owners in zip(nodes, wanted, state_units)
-    ]
-    moved = {
-        address_of(node.view_src)
-        for node, unit, owners in zip(nodes, chosen, state_units)
-        if _writes(node) and not owners and unit is units[-1]
-    }
-    for i, node in enumerate(nodes):
-        if not state_units[i] and {address_of(node), address_of(node.view_src)} & moved:
-            chosen[i] = units[-1]
-    return chosen
-
-
-def units_of_inputs(node_units: Sequence[tuple[Any, Unit]], inputs: Sequence[Any]) -> list[tuple[Any, Unit]]:
-    """The inputs that only one unit reads, each with that unit. ggml would put them on the CPU, and copy them."""
-    readers: dict[int, set[Unit]] = {address_of(tensor): set() for tensor in inputs}
-    for node, unit in node_units if inputs else ():
-        for source in () if is_view_op(node) else node.src:
-            while source != ffi.NULL:
-                if address_of(source) in readers:
-                    readers[address_of(source)].add(unit)
-                source = source.view_src
-    return [(tensor, *readers[address_of(tensor)]) for tensor in inputs if len(readers[address_of(tensor)]) == 1]
+    n, cpu = int(lib().ggml_graph_n_nodes(cgraph)), len(units) - 1
+    node = functools.partial(lib().ggml_graph_node, cgraph)
+    first = np.empty(n, np.int32)
+    if not kernels().hotshoe_alike(cgraph, ffi.from_buffer("int32_t[]", first)):
+        raise OutOfMemory(first.nbytes)
+    if cpu == 0:
+        for i in np.unique(first).tolist():
+            _first(node(i), units, units, in_place=False)
+        return None
+    if len(wanted) < n:
+        places = {_address_of(node(i)): unit for i, unit in enumerate(wanted.tolist())}
+        added = [_unit_of(node(i).src[0], places, units) for i in range(len(wanted), n)]
+        wanted = np.append(wanted, np.array(added, np.int8))
+    # a model has many equal layers: what no unit can tell apart is chosen once
+    kinds, kind_of_node = np.unique(first.astype(np.int64) * len(units) + wanted, return_inverse=True)
+    chosen_by_kind, owned, moves = [], [], []
+    for i, unit in (divmod(kind, len(units)) for kind in kinds.tolist()):
+        owners = _units_of_state(node(i), units)
+        if owners:
+            chosen = _first(node(i), _with_first(units[unit], owners), owners, in_place=True)
+        else:
+            chosen = _first(node(i), [units[unit], units[cpu]], units, in_place=False)
+        chosen_by_kind.append(units.index(chosen))
+        owned.append(bool(owners))
+        moves.append(not owners and chosen is units[cpu] and _writes(node(i)))
+    chosen_units: np.ndarray[Any, Any] = np.array(chosen_by_kind, np.int8)[kind_of_node]
+    if any(moves):
+        moved = {_address_of(node(i).view_src) for i in np.flatnonzero(np.array(moves)[kind_of_node]).tolist()}
+        for i in np.flatnonzero(~np.array(owned)[kind_of_node]).tolist():
+            if {_address_of(node(i)), _address_of(node(i).view_src)} & moved:
+                chosen_units[i] = cpu
+    return chosen_units
 
 
 def _writes(node: Any) -> bool:
@@ -72,16 +72,16 @@ def _units_of_state(node: Any, units: Sequence[Unit]) -> list[Unit]:
     return [unit for unit in units if unit.buffer_type == kind] or [units[-1]]
 
 
-def _unit_of(tensor: Any, places: Mapping[int, Unit], units: Sequence[Unit]) -> Unit:
+def _unit_of(tensor: Any, places: Mapping[int, int], units: Sequence[Unit]) -> int:
     """The unit that has a tensor in its memory: the unit of its node, or of its buffer. An input is with the CPU."""
     while tensor != ffi.NULL:
-        if address_of(tensor) in places:
-            return places[address_of(tensor)]
+        if _address_of(tensor) in places:
+            return places[_address_of(tensor)]
         if tensor.buffer != ffi.NULL:
             kind = lib().ggml_backend_buffer_get_type(tensor.buffer)
-            return next((unit for unit in units if unit.buffer_type == kind), units[-1])
+            return next((i for i, unit in enumerate(units) if unit.buffer_type == kind), len(units) - 1)
         tensor = tensor.view_src
-    return units[-1]
+    return len(units) - 1
 
 
 def _with_first(unit: Unit, units: Sequence[Unit]) -> Sequence[Unit]:
@@ -89,19 +89,14 @@ def _with_first(unit: Unit, units: Sequence[Unit]) -> Sequence[Unit]:
 
 
 def _first(node: Any, order: Sequence[Unit], units: Sequence[Unit], *, in_place: bool) -> Unit:
-    """The first unit in ``order`` that runs the node; else its last one: then ggml's scheduler finds one in ``units``.
-
-    Raises UnsupportedOpError if none of ``units`` runs it.
-    """
-    for unit in order:
+    """The first unit in ``order``, or else in ``units``, that runs the node. Raises UnsupportedOpError without one."""
+    for unit in (*order, *units):
         if unit.supports(node):
             return unit
-    if not any(unit.supports(node) for unit in units):
-        raise _unsupported(node, units, in_place=in_place)
-    return order[-1]
+    raise _unsupported(node, units, in_place=in_place)
 
 
-def address_of(pointer: Any) -> int:
+def _address_of(pointer: Any) -> int:
     """The address of a tensor: two pointers of cffi to one tensor are different objects."""
     return int(ffi.cast("uintptr_t", pointer))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -19,9 +18,9 @@ from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_ggml.lowering import LOWERINGS, Builder, ggml_lacks, node_budget
 from hotshoe_ggml.memory.buffers import TensorBuffer
 from hotshoe_ggml.memory.layouts import Layout
-from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native import ffi, ggml_functions, kernels, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
-from hotshoe_ggml.run.assign import address_of, assign_units
+from hotshoe_ggml.run.assign import assign_units
 from hotshoe_ggml.run.scheduler import ScheduledGraph, Scheduler
 from hotshoe_ggml.unit import Unit
 
@@ -50,10 +49,10 @@ class Owner(Protocol):
 
 
 class GgmlExecutable(Executable):
-    """A graph on the units of a backend. To run it is to copy its inputs and call ggml's scheduler once.
+    """A graph on the units of a backend. To run it is to copy its inputs and call the scheduler once.
 
     With several units, all executables of the backend share one scheduler and its buffers. So each run ends with a copy
-    of the outputs on the host. If another executable took the buffers, this one gets memory again when it runs again.
+    of the outputs on the host.
     """
 
     def __init__(self, backend: Owner, graph: Graph) -> None:
@@ -72,10 +71,8 @@ class GgmlExecutable(Executable):
         self._native: dict[Tensor, Any] = {}  # ggml's tensors of all other nodes
         self._keep_alive: list[Any] = []  # parameters of nodes
         self._outputs: dict[Tensor, Any] = {}  # the ggml tensors that they are read from; some are copies
-        self._unit_with: dict[int, Unit] = {}  # by address: the unit with each node and input, if there are several
         self._sizes: dict[str, Memory] = {}
         self._devices: dict[Tensor, str] = {}  # wanted for each node, if there are several units
-        self._units: list[Unit] = []  # the unit of each ggml node, if there are several
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
         self._context = NativeContext(n_nodes, n_nodes)
@@ -104,41 +101,40 @@ class GgmlExecutable(Executable):
 
     def _build(self, size: int) -> Any:
         g, graph, backend, native = lib(), self._graph, self._backend, self._native
-        several = len(backend.units) > 1
-        if several:
+        if len(backend.units) > 1:
             self._devices = node_devices(graph, backend.placement, backend.device_of_tensor)
-        builders = {unit: unit.builder(self._context.pointer, self._keep_alive) for unit in backend.units}
-        self._take_leaves(builders[backend.units[0]])
+        numbers = {unit.name: i for i, unit in enumerate(backend.units)}
+        wanted = {node: numbers[self._devices[node]] if self._devices else 0 for node in graph.nodes}
+        made_by = dict(wanted)  # the unit whose builder makes each node: the CPU, which is last, for what ggml lacks
+        made_by |= {node: len(backend.units) - 1 for node in graph.nodes if ggml_lacks(node)}
+        builders = [unit.builder(self._context.pointer, self._keep_alive) for unit in backend.units]
+        self._take_leaves(builders[0])
         cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
         fused: dict[Tensor, Callable[[], Any]] = {}
         absorbed: set[Tensor] = set()
-        for unit, builder in builders.items():
-            nodes, others = builder.fuse(graph, functools.partial(self._is_built_by, unit), self._read_operand)
+        for i in set(made_by.values()):
+            mine = {node for node, maker in made_by.items() if maker == i}
+            nodes, others = builders[i].fuse(graph, mine.__contains__, self._read_operand)
             fused, absorbed = fused | nodes, absorbed | others
         for node in graph.nodes:
-            backend.counters.lowered += 1
-            if node in absorbed:
-                continue
-            native[node] = fused[node]() if node in fused else self._lower(builders[self._builder_unit(node)], node)
-            g.ggml_set_name(native[node], node.name.encode()[:63])
-            g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
-            if several:
-                n_more = g.ggml_graph_n_nodes(cgraph) - len(self._units)
-                self._units += [backend.unit(self._devices[node])] * n_more
-        builder = builders[backend.units[-1]]
-        self._build_outputs(builder, cgraph)
-        self._update_states(builder, cgraph)
-        self._units = assign_units(cgraph, backend.units, self._units)
+            if node not in absorbed:
+                native[node] = fused[node]() if node in fused else self._lower(builders[made_by[node]], node)
+        backend.counters.lowered += len(graph.nodes)
+        units = np.empty(size, np.int8)
+        self._add_nodes(cgraph, wanted, units)
+        n = g.ggml_graph_n_nodes(cgraph)
+        self._build_outputs(builders[-1], cgraph)
+        self._update_states(builders[-1], cgraph)
+        self._units = assign_units(cgraph, backend.units, units[:n])
         return cgraph
 
-    def _is_built_by(self, unit: Unit, node: Tensor) -> bool:
-        return self._builder_unit(node) is unit
-
-    def _builder_unit(self, node: Tensor) -> Unit:
-        """The unit whose builder makes the node: the one that computes it; the CPU, which is last, if ggml lacks it."""
-        if len(self._backend.units) == 1 or ggml_lacks(node):
-            return self._backend.units[-1]
-        return self._backend.unit(self._devices[node])
+    def _add_nodes(self, cgraph: Any, wanted: Mapping[Tensor, int], units: np.ndarray[Any, Any]) -> None:
+        """Add the nodes in the order of the graph: see Graph.in_place. units: gets the unit wanted for each."""
+        nodes = [node for node in self._graph.nodes if node in self._native]
+        names = "".join([node.name.replace("\0", " ") + "\0" for node in nodes]).encode()
+        tensors, numbers = [self._native[node] for node in nodes], [wanted[node] for node in nodes]
+        added = ffi.from_buffer("int8_t[]", units)
+        kernels().hotshoe_add_nodes(ggml_functions(), cgraph, tensors, len(nodes), names, numbers, added)
 
     def _take_leaves(self, builder: Builder) -> None:
         """Make the inputs, and look up weights and states. Raises GraphError or ClosedError if one is not usable."""
@@ -154,7 +150,11 @@ class GgmlExecutable(Executable):
                 self._layouts[leaf] = leaf.handle
 
     def _lower(self, builder: Builder, node: Tensor) -> Any:
-        sources = [None if s is None else self._read_operand(node.op, s, i) for i, s in enumerate(node.sources)]
+        native = self._native
+        sources = [
+            None if s is None else native[s] if s in native else self._read_operand(node.op, s, i)
+            for i, s in enumerate(node.sources)
+        ]
         if TABLE[node.op].overwrites and node not in self._graph.in_place:
             sources[0] = builder.call("cont", sources[0])
         return LOWERINGS[node.op](builder, node, *sources)
@@ -196,9 +196,10 @@ class GgmlExecutable(Executable):
 
     def _allocate(self) -> None:
         units = self._backend.units
-        inputs = [self._native[leaf] for leaf in self._graph.leaves if leaf.op == "input"] if self._units else []
-        graph = ScheduledGraph(self._cgraph, self._context, self._n_native(), self._units, inputs)
-        self._unit_with = {address_of(t): unit for t, unit in (*graph.node_units, *graph.input_units)}
+        inputs = [self._native[leaf] for leaf in self._graph.leaves if leaf.op == "input"]
+        several = ffi.NULL if self._units is None else ffi.from_buffer("int8_t[]", self._units)
+        graph = ScheduledGraph(self._cgraph, self._n_native(), several, inputs)
+        self._scheduler.add(graph)
         self._scheduled = graph
         if self._dry:
             self._sizes = _planned(self._scheduler.measure(graph))
@@ -226,22 +227,19 @@ class GgmlExecutable(Executable):
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
             self._backend.require_devices()  # a device that was lost and came back has lost its memory
-            self._acquire()
+            scheduled = self._acquire()
             for tensor, array in self._fed.items():
                 native = self._native.get(tensor)
                 if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
                     self._set(native, array)
             self._saved_outputs.clear()
             saved = {t: np.empty(t.shape, t.dtype.numpy) for t in self._outputs} if self._shares else {}
-            if self._shares:  # all is queued on the devices: the host waits once
-                try:
-                    status = lib().ggml_backend_sched_graph_compute_async(self._scheduler.native, self._cgraph)
-                    for tensor, out in saved.items() if status == lib().GGML_STATUS_SUCCESS else ():
-                        self._queue_get(self._outputs[tensor], out)
-                finally:  # whatever happens: the devices write into these arrays
-                    lib().ggml_backend_sched_synchronize(self._scheduler.native)
-            else:
-                status = lib().ggml_backend_sched_graph_compute(self._scheduler.native, self._cgraph)
+            try:  # all is queued on the devices: the host waits once
+                status = self._scheduler.compute(scheduled)
+                for tensor, out in saved.items() if status == lib().GGML_STATUS_SUCCESS else ():
+                    self._queue_get(self._outputs[tensor], out)
+            finally:  # whatever happens: the devices write into these arrays
+                self._scheduler.synchronize()
             self._fed.clear()  # not before: the devices read from these arrays
             self._backend.require_devices()
             if status == lib().GGML_STATUS_ALLOC_FAILED:
@@ -252,7 +250,7 @@ class GgmlExecutable(Executable):
 
     def _set(self, native: Any, array: np.ndarray[Any, Any]) -> None:
         """Copy an input to where it is read. A device may do it later, in the order of what is queued on it."""
-        unit = self._unit_with.get(address_of(native))
+        unit = self._unit_with(native)
         if unit is None:
             _set(native, array)
         else:
@@ -264,19 +262,25 @@ class GgmlExecutable(Executable):
         node = native
         while is_view_op(node):
             node = node.view_src
-        unit = self._unit_with.get(address_of(node))
+        unit = self._unit_with(node)
         if unit is None:  # a view of a constant, a weight, or an input that no unit reads, or several
             _get(native, out)
         else:
             lib().ggml_backend_tensor_get_async(unit.ggml_backend, native, ffi.from_buffer(out), 0, out.nbytes)
 
-    def _acquire(self) -> None:
+    def _unit_with(self, native: Any) -> Unit | None:
+        """The unit that computes a node, or the only one that reads an input."""
+        number = -1 if self._scheduled is None else self._scheduled.unit(native)
+        return None if number < 0 else self._backend.units[number]
+
+    def _acquire(self) -> ScheduledGraph:
         """Get the memory of the temporaries. Raises InsufficientMemoryError."""
         assert self._scheduled is not None
         try:
             self._scheduler.allocate(self._scheduled)
         except OutOfMemory:
             raise self._backend.exhausted() from None
+        return self._scheduled
 
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
         with self._backend.lock:
@@ -297,32 +301,21 @@ class GgmlExecutable(Executable):
         with self._backend.lock:
             if not self._sizes and self._scheduled is not None and not self._closed:  # what it would need by itself
                 try:
-                    self._sizes = _planned(self._scheduler.measure_apart(self._scheduled))
+                    self._sizes = _planned(self._scheduler.measure(self._scheduled))
                 except OutOfMemory:
                     raise self._backend.exhausted() from None
             return dict(self._sizes)
 
     def placements(self) -> Sequence[NodePlacement]:
-        with self._backend.lock:
-            if not self._dry and not self._closed:
-                self._acquire()
-            return self._placements()
-
-    def _placements(self) -> Sequence[NodePlacement]:
-        names = {address_of(unit.ggml_backend): unit.name for unit in self._backend.units}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
         placements = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)
             wanted = self._devices.get(node) or self._backend.units[0].name
-            if native == ffi.NULL or is_view_op(native):  # fused into another product, or a view
-                device = wanted
-            elif self._dry:  # the scheduler does not know it
-                unit = self._unit_with.get(address_of(native))
-                device = wanted if unit is None else unit.name
-            else:
-                backend = lib().ggml_backend_sched_get_tensor_backend(self._scheduler.native, native)
-                device = names.get(address_of(backend), wanted)
+            unit = None
+            if native != ffi.NULL and not is_view_op(native):  # neither fused into another product nor a view
+                unit = self._unit_with(native)
+            device = wanted if unit is None else unit.name
             how = "decomposed" if node.name.startswith(decomposed) else "native"
             how = how if device == wanted else "fallback"
             placements.append(NodePlacement(node.name, node.op, device, how, node.layer))
@@ -335,8 +328,7 @@ class GgmlExecutable(Executable):
             self._closed = True
             if self._scheduled is not None:
                 self._scheduler.forget(self._scheduled)
-            if not self._shares:
-                self._scheduler.free()
+                self._scheduled = None
             for buffer in self._constants:
                 buffer.free()
             self._context.free()

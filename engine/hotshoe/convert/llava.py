@@ -1,0 +1,42 @@
+"""Convert models that transformers calls Llava: Llama or Mistral, with the encoder CLIP or Pixtral's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hotshoe.convert import pixtral
+from hotshoe.convert._settings import Settings
+from hotshoe.convert.llama import describe_llama
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+
+__all__ = ["describe", "describe_tower"]
+
+# what config.json leaves out: the defaults of transformers' LlamaConfig and MistralConfig
+_SHARED = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "rms_norm_eps": 1e-6}
+_DEFAULTS = {
+    "llama": _SHARED | {"vocab_size": 32_000, "intermediate_size": 11_008, "max_position_embeddings": 2048},
+    "mistral": _SHARED
+    | {"vocab_size": 32_000, "intermediate_size": 14_336, "max_position_embeddings": 131_072, "num_key_value_heads": 8},
+}
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the text model. Raises ModelFileError if config.json is invalid, ConversionError if it is of another
+    family than Llama and Mistral.
+    """
+    inner = checkpoint.config.get("text_config")
+    kind = inner.get("model_type") if isinstance(inner, dict) else None
+    if kind not in _DEFAULTS:
+        raise checkpoint.refusal(f"its text model is {kind!r:.40}; hotshoe converts Llava with llama or mistral")
+    text = checkpoint.text(*pixtral.OTHERS)
+    return describe_llama(replace(text, config=Settings(_DEFAULTS[kind] | text.config)), None, {})
+
+
+def describe_tower(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the encoder of pictures. Raises as ``describe`` does."""
+    vision = checkpoint.vision()
+    vision.require("model_type", None, "pixtral")
+    return pixtral.describe_tower(checkpoint)

@@ -1,0 +1,82 @@
+"""Convert the encoder of Pixtral, Mistral Small 3 and Ministral 3."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hotshoe.convert import Recipe, Rules, interleave, make_tower_layout, tower_keys
+from hotshoe.convert._layout import TensorLayout
+from hotshoe.convert._tokenfiles import read_text_tokenizer
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
+
+__all__ = ["OTHERS", "describe_tower"]
+
+OTHERS = ("model.vision_tower.", "vision_tower.", "model.multi_modal_projector.", "multi_modal_projector.")
+_NAMES: Names = {
+    "patch_conv": "v.patch_embd",
+    "ln_pre": "v.pre_ln",
+    "layers.attention_norm": "ln1",
+    "layers.attention.q_proj": "attn_q",
+    "layers.attention.k_proj": "attn_k",
+    "layers.attention.v_proj": "attn_v",
+    "layers.attention.o_proj": "attn_out",
+    "layers.ffn_norm": "ln2",
+    "layers.feed_forward.gate_proj": "ffn_gate",
+    "layers.feed_forward.up_proj": "ffn_up",
+    "layers.feed_forward.down_proj": "ffn_down",
+    "linear_1": "mm.1",
+    "linear_2": "mm.2",
+}
+_MERGER: Names = {"norm": "mm.input_norm", "patch_merger.merging_layer": "mm.patch_merger"}
+_BREAK = "[IMG_BREAK]"
+_EPS = 1e-5  # of all norms
+
+
+def describe_tower(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    vision = checkpoint.vision(*OTHERS)
+    vision.require("hidden_act", "gelu", "silu")
+    vision.require("num_channels", 3, 3)
+    checkpoint.require("projector_hidden_act", "gelu", "gelu")
+    checkpoint.require("vision_feature_layer", -1, -1)
+    rope = vision.config.get("rope_parameters")
+    theta = rope.get("rope_theta") if isinstance(rope, dict) else vision.config.get("rope_theta")
+    if theta not in (None, 10_000):
+        raise vision.refusal(f"rope_theta is {theta!r:.40}; readers of such files take it to be 10000")
+    merge = checkpoint.integer("spatial_merge_size", 1)
+    if merge > 1 and checkpoint.text().number("rms_norm_eps", _EPS) != _EPS:
+        raise checkpoint.refusal(f"rms_norm_eps differs from {_EPS}; a file has one number for all norms")
+    keys = tower_keys(checkpoint, vision) | {"use_silu": True, "vision.attention.layer_norm_epsilon": _EPS}
+    if "spatial_merge_size" in checkpoint.config:
+        keys["vision.spatial_merge_size"] = merge
+    heads = keys["vision.attention.head_count"]
+    recipes = {
+        **dict.fromkeys(("attn_q.weight", "attn_k.weight"), interleave(heads)),
+        # llama.cpp's converter keeps these types
+        **({"mm.patch_merger.weight": Recipe(full_precision=False)} if merge > 1 else {}),
+    }
+    has_biases = checkpoint.config.get("multimodal_projector_bias", True)
+    rules = Rules(
+        names=_NAMES | (_MERGER if merge > 1 else {}),
+        recipes=recipes,
+        required=["mm.?.bias"] if has_biases else [],
+    )
+    layout = make_tower_layout(checkpoint, vision, "pixtral", keys, rules)
+    return replace(layout, tensors=(*layout.tensors, _break_row(checkpoint)))
+
+
+def _break_row(checkpoint: Checkpoint) -> TensorLayout:
+    """The text model's row of the token that ends a row of a picture, of which encoders have a copy."""
+    found = [token.id for token in read_text_tokenizer(checkpoint).added if token.content == _BREAK]
+    table = next((name for name in checkpoint.tensors if name.endswith("embed_tokens.weight")), None)
+    if not found or table is None:
+        raise checkpoint.refusal(f"the model has no {'token ' + _BREAK if table else 'tensor embed_tokens.weight'}")
+    shape = checkpoint.tensors[table].shape
+    if found[0] >= shape[0]:
+        raise checkpoint.refusal(f"the token {_BREAK} has the id {found[0]}, but {table} has {shape[0]} rows")
+    name = "v.token_embd.img_break"
+    return TensorLayout(name, table, shape[1:], True, lambda: checkpoint.read(table)[found[0]])
