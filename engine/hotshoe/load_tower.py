@@ -131,13 +131,26 @@ def _load(found: FoundTower, registry: Registry, device: Device, params: Backend
 def _open(path: Path) -> GGUFFile:
     file = GGUFFile(path)
     if file.architecture == _ARCHITECTURE:
-        return file
+        return _with_names(file)
     architecture = file.architecture
     file.close()
     raise ModelError(
         f"{path} is a {architecture[:40]!r} model; expected an encoder of pictures, whose architecture is 'clip'",
         hint="give the file whose name begins with mmproj",
     )
+
+
+def _with_names(file: GGUFFile) -> GGUFFile:
+    """Exchange the names of ``ffn_up`` and ``ffn_down`` where old converters confused them. Nothing is copied."""
+    dim, tensors = file.metadata.get("clip.vision.embedding_length"), dict(file.tensors)
+    for name, info in file.tensors.items():
+        up = name.replace(".ffn_down.", ".ffn_up.")
+        # ffn_down makes hidden states, of dim elements; ffn_up reads them
+        if up != name and name.endswith(".weight") and info.shape[1:] == (dim,) != info.shape[:1] and up in tensors:
+            pairs = [(up, name), (up.replace(".weight", ".bias"), name.replace(".weight", ".bias"))]
+            for one, other in (pair for pair in pairs if set(pair) <= tensors.keys()):
+                tensors |= {one: file.tensors[other]._replace(name=one), other: file.tensors[one]._replace(name=other)}
+    return file if tensors == file.tensors else file.changed(file.metadata, tensors)
 
 
 def _tower_of(file: GGUFFile) -> Tower:

@@ -31,7 +31,6 @@ REFUSED: dict[str, str] = {
     "dots3note": "latent attention of two ranks, an indexer and gates",
     "dream": _DIFFUSION,
     "eagle3": _DRAFTER,
-    "eurobert": "not written yet: Llama as an encoder",
     "gemma4-assistant": _DRAFTER,
     "glm5-next": "hyper-connections, KDA and a pooled indexer",
     "gptj": "llama.cpp has the name, but no such model",

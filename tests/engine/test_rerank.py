@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, processors
 
 import hotshoe
 from hotshoe.convert import convert
@@ -18,6 +19,7 @@ from hotshoe_core import Context
 from hotshoe_core.errors import BackendError, ClosedError, InputTooLongError, InputTypeError, ModelFileError, ShapeError
 from tests.support.recorded import make_recorded
 from tests.support.rewrite import rewrite
+from tests.support.tiny_text import COMMON, make_tokenizer
 
 QUERY = "the cat"
 DOCUMENTS = ["a dog", "the cat and the dog", "cat", "", "the the the the the the the"]
@@ -195,3 +197,51 @@ def test_a_template_without_its_blanks(causal: tuple[Path, Path], tmp_path: Path
     wrong = rewrite(causal[1], tmp_path / "m.gguf", {"tokenizer.chat_template.rerank": "no blanks {query}"})
     with pytest.raises(ModelFileError, match=r"chat_template\.rerank: expected a text with \{query\} and \{document\}"):
         hotshoe.load_model(wrong, device)
+
+
+@pytest.fixture(scope="module", params=["cls", "mean"])
+def modern(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny ModernBERT with a classifier: it reads the first token, or the mean of all."""
+    torch = pytest.importorskip("torch", reason="the tiny model needs torch")
+    transformers = pytest.importorskip("transformers", reason="the tiny model needs transformers")
+    folder: Path = tmp_path_factory.mktemp("modern") / "hf"
+    sizes = {name: value for name, value in COMMON.items() if name != "num_key_value_heads"} | {"pad_token_id": 1}
+    config = transformers.ModernBertConfig(
+        **sizes, local_attention=10, cls_token_id=0, sep_token_id=1, num_labels=1, classifier_pooling=request.param
+    )
+    torch.manual_seed(0)
+    model = transformers.ModernBertForSequenceClassification(config).eval()
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            noise = torch.randn(value.shape) * (0.2 if value.ndim < 2 else 1.5 / value.shape[-1] ** 0.5)
+            value.copy_(noise + (1.0 if name.endswith("norm.weight") else 0.0))
+    model.save_pretrained(folder)
+    make_tokenizer(folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    begin, end = "<|begin|>", "<|end|>"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A {end}", pair=f"{begin} $A {end} $B {end}", special_tokens=[(begin, 0), (end, 1)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_modern_bert_scores_as_transformers_does(modern: Path, device: str) -> None:
+    path = convert(modern, modern.parent / "m.gguf", "f32", overwrite=True)
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    oracle = transformers.AutoModelForSequenceClassification.from_pretrained(modern, dtype=torch.float32).eval()
+    with hotshoe.load_model(path, device) as model:
+        assert isinstance(model, RerankModel)
+        pairs = [(QUERY, document) for document in DOCUMENTS]
+        ids = [model.tokenizer.encode_pair(*pair)[0] for pair in pairs]
+        with torch.no_grad():
+            expected = torch.cat([oracle(torch.tensor([each])).logits[0] for each in ids]).sigmoid().numpy()
+        assert np.ptp(expected) > 0.01
+        np.testing.assert_allclose(model.scores(pairs), expected, atol=1e-5)
+
+
+def test_a_modern_bert_reranker_must_say_how_it_pools(modern: Path, tmp_path: Path) -> None:
+    path = convert(modern, modern.parent / "m.gguf", "f32", overwrite=True)
+    wrong = rewrite(path, tmp_path / "wrong.gguf", {"modern-bert.classifier.pooling_type": 3})
+    with pytest.raises(ModelFileError, match=r"classifier\.pooling_type"):
+        hotshoe.load_model(wrong, "reference")

@@ -63,6 +63,9 @@ class TowerRow:
     differing: tuple[str, ...] = ()
     """Tensors that llama.cpp's converter writes differently, or not at all: "f32 NAME". A comment says why."""
 
+    unrecorded: str = ""
+    """Why nothing is recorded of llama.cpp's converter; "" if something is."""
+
     published: Mapping[str, str] = field(default_factory=dict)
     """Starts of names of tensors that transformers writes, and what they are in published folders."""
 

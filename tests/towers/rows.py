@@ -289,4 +289,34 @@ ROWS: dict[str, TowerRow] = {
         whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
         whole_options={"patch_size": 14, "spatial_merge_size": 2},
     ),
+    "llava": TowerRow(
+        Row(
+            "LlavaForConditionalGeneration",
+            "llama",
+            _config(
+                _SIGLIP
+                | {"model_type": "clip_vision_model", "num_hidden_layers": 3}
+                # the processor looks at the sizes too
+                | {"image_size": 64, "patch_size": 16},
+                model_type="llama",
+            )
+            | {"vision_feature_layer": -2},
+            weights={"patch_embedding.weight": _narrow},
+        ),
+        "mlp",
+        "transformers.models.clip.image_processing_pil_clip:CLIPImageProcessorPil",
+        ("<image>",),
+        {"image_token_id": "<image>"},
+        _plain,
+        {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}},
+        unrecorded="llama.cpp's converter of LLaVA's encoder reads checkpoints of the original program",
+        published={"vision_tower.": "vision_tower.vision_model."},
+        whole_processor="transformers:LlavaProcessor",
+        whole_options={
+            "patch_size": 16,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+        },
+        named={"image_token": "<image>"},
+    ),
 }

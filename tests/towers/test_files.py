@@ -11,19 +11,19 @@ import pytest
 from hotshoe.convert import convert
 from tests.families.recorded import digests, family_keys
 from tests.towers.made import MadeTower
-from tests.towers.recorded import read_recorded
+from tests.towers.recorded import Recorded, read_recorded
 from tests.towers.row import make_tower_folder
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_tensors_are_those_of_llama_cpp(made: MadeTower, kind: str) -> None:
-    theirs, ours = getattr(read_recorded(made.name), kind), digests(made.file(kind))
+    theirs, ours = getattr(_recorded(made), kind), digests(made.file(kind))
     differing = {name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)}
     assert differing == {name for other, _, name in (d.partition(" ") for d in made.row.differing) if other == kind}
 
 
 def test_keys_are_those_of_llama_cpp(made: MadeTower) -> None:
-    theirs, ours = read_recorded(made.name).keys, family_keys(made.file())
+    theirs, ours = _recorded(made).keys, family_keys(made.file())
     differing = {name for name in theirs.keys() | ours.keys() if not _same(theirs.get(name), ours.get(name))}
     assert {name: ours.get(name) for name in differing} == made.row.keys
 
@@ -34,6 +34,12 @@ def test_names_of_transformers(made: MadeTower, tmp_path: Path) -> None:
     row = dataclasses.replace(made.row, published={})
     path = convert(make_tower_folder(row, tmp_path / "hf"), tmp_path / "mmproj-f32.gguf", "f32", projector=True)
     assert digests(path) == digests(made.file())
+
+
+def _recorded(made: MadeTower) -> Recorded:
+    if made.row.unrecorded:
+        pytest.skip(made.row.unrecorded)
+    return read_recorded(made.name)
 
 
 def _same(a: object, b: object) -> bool:

@@ -150,7 +150,7 @@ def parse_command(parser: CommandParser, argv: Sequence[str]) -> argparse.Namesp
 def _checked(parser: CommandParser, argv: Sequence[str]) -> list[str]:
     """``argv`` with -m MODEL moved to the front. An option that the command does not have ends the program."""
     options = parser._option_string_actions
-    takes_model = any(action.dest == "model" for action in parser._actions)
+    takes_model = any(action.dest == "model" for action in parser._get_positional_actions())
     waiting, checked, model = deque(argv), list[str](), list[str]()
     while waiting:
         argument = waiting.popleft()

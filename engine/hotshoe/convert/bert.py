@@ -74,7 +74,7 @@ def describe_encoder(
         "attention.layer_norm_epsilon": checkpoint.number("layer_norm_eps", 1e-12),
         "attention.causal": False,
     }
-    labels = _labels(checkpoint) if reranks else []
+    labels = read_labels(checkpoint) if reranks else []
     rules = Rules(
         required=[*(f"{name}.bias" for name in _BIASED), *(("cls.weight", "cls.output.weight") if reranks else ())],
         recipes={"position_embd.weight": Recipe(lambda value: value[first_position:], (n_positions, dim))},
@@ -89,14 +89,15 @@ def describe_encoder(
     return make_layout(
         checkpoint,
         "bert",
-        keys | (_classifier_keys(checkpoint, labels) if reranks else {}),
+        keys | (classifier_keys(checkpoint, labels) if reranks else {}),
         rules,
         vocab=checkpoint.integer("vocab_size"),
         tokenizer=lambda *args: {"tokenizer.ggml.token_type_count": n_types, **tokenizer(*args)},
     )
 
 
-def _classifier_keys(checkpoint: Checkpoint, labels: list[str]) -> dict[str, Any]:
+def classifier_keys(checkpoint: Checkpoint, labels: list[str]) -> dict[str, Any]:
+    """The keys of a reranker: its pooling, its labels, and what becomes of a score. Raises ConversionError."""
     keys: dict[str, Any] = {"pooling_type": int(gguf.PoolingType.RANK)}
     if activation := _activation(checkpoint):
         keys["hotshoe.rerank.activation"] = activation
@@ -123,7 +124,8 @@ def _activation(checkpoint: Checkpoint) -> str | None:
     return kind
 
 
-def _labels(checkpoint: Checkpoint) -> list[str]:
+def read_labels(checkpoint: Checkpoint) -> list[str]:
+    """The names of the classifier's labels. Raises ModelFileError unless they are numbered from 0."""
     stated = checkpoint.config.get("id2label")
     if stated is None:
         stated = _UNNAMED

@@ -1,15 +1,16 @@
-"""Convert ModernBERT."""
+"""Convert ModernBERT, and rerankers made of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
+from hotshoe.convert.bert import classifier_keys, read_labels
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_reranker"]
 
 _BASES = {"global": 160_000.0, "local": 10_000.0}
 _POOLING = {"mean": 1, "cls": 2}
@@ -18,13 +19,35 @@ _PERIOD = 3  # one of three layers sees all tokens
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    return _describe(checkpoint, Rules(ignored=("head.", "decoder.", "lm_head.")), {})
+
+
+def describe_reranker(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file of a reranker. Raises as ``describe``, and ModelFileError for labels not numbered from 0."""
+    checkpoint.require("classifier_activation", "gelu", "gelu")
+    checkpoint.require("classifier_bias", False, False)
+    if checkpoint.config.get("classifier_pooling", "cls") not in _POOLING:
+        raise checkpoint.invalid("classifier_pooling", checkpoint.config["classifier_pooling"], "cls or mean")
+    labels = read_labels(checkpoint)
+    names = {"head.dense": "cls", "head.norm": "cls.norm", "classifier": "cls.output"}
+    rules = Rules(
+        names=names,
+        required=["cls.output.bias"],
+        rows=dict.fromkeys(("cls.output.weight", "cls.output.bias"), len(labels)),
+    )
+    return _describe(
+        checkpoint, rules, {"classifier.pooling_type": _POOLING["cls"]} | classifier_keys(checkpoint, labels)
+    )
+
+
+def _describe(checkpoint: Checkpoint, rules: Rules, more: dict[str, Any]) -> FileLayout:
     checkpoint.require("hidden_activation", "gelu", "gelu", "silu")
     for name in ("norm_bias", "attention_bias", "mlp_bias"):
         checkpoint.require(name, False, False)
     sizes = read_sizes(checkpoint, eps="norm_eps")
     theta, local = (checkpoint.number(f"{name}_rope_theta", default) for name, default in _BASES.items())
     rope = read_rope(checkpoint, theta=theta, local_theta=local)
-    keys = sizes.keys()
+    keys = sizes.keys() | more
     del keys["attention.head_count_kv"]
     keys |= {
         "attention.causal": False,
@@ -42,5 +65,4 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     kinds = checkpoint.config.get("layer_types") or []
     if kinds and kinds != ["sliding_attention" if i % period else "full_attention" for i in range(sizes.n_layers)]:
         raise checkpoint.refusal(f"layer_types is {kinds}; expected every {period}. layer to have full_attention")
-    rules = Rules(ignored=("head.", "decoder.", "lm_head."))
     return make_layout(checkpoint, "modern-bert", keys | rope.keys(), rules, vocab=sizes.vocab)

@@ -1,12 +1,13 @@
 """Images: read pictures from files, bytes and arrays, and make them what an encoder expects."""
 
 from hotshoe.images._messages import flattened, take_images, with_texts
-from hotshoe.images._process import Size, fit_within, normalized, padded, resized, smart_size
+from hotshoe.images._process import Size, center_cropped, fit_within, normalized, padded, resized, smart_size
 from hotshoe.images._read import Image, read_image
 
 __all__ = [
     "Image",
     "Size",
+    "center_cropped",
     "fit_within",
     "flattened",
     "normalized",

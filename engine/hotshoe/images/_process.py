@@ -10,7 +10,7 @@ import numpy as np
 
 from hotshoe_core.errors import ImageError
 
-__all__ = ["Filter", "Size", "fit_within", "normalized", "padded", "resized", "smart_size"]
+__all__ = ["Filter", "Size", "center_cropped", "fit_within", "normalized", "padded", "resized", "smart_size"]
 
 Array = np.ndarray[Any, Any]
 Filter = Literal["bilinear", "bicubic", "lanczos"]
@@ -61,6 +61,14 @@ def resized(pixels: Array, size: Size, filter: Filter) -> Array:
     resampling = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
     chosen = resampling.get(filter, Image.Resampling.LANCZOS)
     return np.asarray(Image.fromarray(pixels).resize((size.width, size.height), chosen))
+
+
+def center_cropped(pixels: Array, side: int, filter: Filter) -> Array:
+    """Resize a picture so that its shorter side is ``side``, and cut the longer one: (h, w, 3) to (side, side, 3)."""
+    h, w = pixels.shape[:2]
+    size = Size(int(side * h / w), side) if h > w else Size(side, int(side * w / h))
+    top, left = (size.height - side) // 2, (size.width - side) // 2
+    return resized(pixels, size, filter)[top : top + side, left : left + side]
 
 
 def padded(pixels: Array, size: Size, color: Sequence[int] = (0, 0, 0), *, center: bool = False) -> Array:

@@ -9,8 +9,24 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, LayerNorm, LayerNormConfig, LayerPattern, key, layers, pattern_key, submodule
+from hotshoe.nn import (
+    GatedMLP,
+    LayerNorm,
+    LayerNormConfig,
+    LayerPattern,
+    Linear,
+    Module,
+    key,
+    layers,
+    pattern_key,
+    submodule,
+)
+from hotshoe.tasks import Task
+from hotshoe_core import Tensor
 from hotshoe_core.errors import ModelFileError
+from hotshoe_core.gguf import Metadata
+
+_RANK = 4  # pooling_type of rerankers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,4 +67,28 @@ class Model(nn.Encoder):
         return {"classifier.pooling_type": "of rerankers"}
 
 
-family = Family(Model)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankerConfig(Config):
+    pooling: int = key(
+        "classifier.pooling_type", minimum=1, maximum=2
+    )  # the mean, or the first token; read by the runner
+
+
+class Reranker(Model):
+    config: RerankerConfig
+    task = Task.RERANK
+    pooler: Linear = submodule("cls", shape=lambda c, i: (c.dim, c.dim))
+    pooler_norm: LayerNorm = submodule("cls.norm", shape=lambda c, i: (c.dim,))
+    classifier: Linear = submodule("cls.output", shape=lambda c, i: (None, c.dim))
+
+    def score(self, pooled: Tensor) -> Tensor:
+        """Pooled hidden states, (b, dim), to scores, (b, labels)."""
+        return self.classifier(self.pooler_norm(self.pooler(pooled).gelu()))
+
+
+def _variant(metadata: Metadata) -> type[Module]:
+    arch = metadata.arch
+    return Reranker if arch.get("pooling_type", 0) == _RANK or "classifier.output_labels" in arch else Model
+
+
+family = Family(_variant)

@@ -36,7 +36,9 @@ class RerankModel(EncoderModel):
         super().__init__(parts)
         file = parts.file
         pooling_of(file.metadata, Pooling.RANK, Pooling.RANK)
-        self.pooling = Pooling.LAST if self.causal else Pooling.CLS
+        self.pooling = Pooling.LAST
+        if not self.causal:
+            self.pooling = Pooling(file.metadata.arch.get("classifier.pooling_type", int(Pooling.CLS)))
         self.activation: str = file.metadata.get(_ACTIVATION, "sigmoid")
         if self.activation not in ("sigmoid", "identity"):
             raise ModelFileError(f"is {self.activation!r}; expected 'sigmoid' or 'identity'", field=_ACTIVATION)

@@ -1,4 +1,4 @@
-"""The encoder of Pixtral (Agrawal et al. 2024, arXiv:2410.07073) and Mistral Small 3: any size, 2-D RoPE, row breaks."""
+"""The encoder of Pixtral (Agrawal et al. 2024, arXiv:2410.07073) and Mistral Small 3: any size, 2-D RoPE, breaks."""
 
 from __future__ import annotations
 
