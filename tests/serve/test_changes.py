@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,9 @@ def test_pull_create_and_delete(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     hub.repositories[NAME] = {"kjv-3m-Q8_0.gguf": VERSE.read_bytes()}
     server = Server(*OPTIONS, "--allow-changes")
+    stack = ExitStack()
     try:
-        client = ollama.Client(server.url)
+        client = stack.enter_context(ollama.Client(server.url))
         lines = list(client.pull(NAME, stream=True))
         assert (lines[0].status, lines[-1].status) == ("pulling manifest", "success")
         assert any(line.completed == line.total == VERSE.stat().st_size for line in lines)
@@ -55,6 +57,7 @@ def test_pull_create_and_delete(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -
         wrong = server.post("/api/create", {"model": "../x", "from": A})
         assert (wrong.status_code, "expected letters" in wrong.text) == (400, True)
     finally:
+        stack.close()
         assert server.stop() == 0
 
 
@@ -63,14 +66,16 @@ def test_without_permission(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> No
     """A model that is here is pulled without the network, as clients ask at each start."""
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     server = Server(f"verse={VERSE}", *OPTIONS)
+    stack = ExitStack()
     try:
-        client = ollama.Client(server.url)
+        client = stack.enter_context(ollama.Client(server.url))
         for name in (A, "verse"):
             assert client.pull(name).status == "success"
-        for refused in (lambda: client.pull(NAME), lambda: client.delete(A), lambda: client.create("x", from_=A)):
+        for refused, options in ((client.pull, {}), (client.delete, {}), (client.create, {"from_": A})):
             with pytest.raises(ollama.ResponseError, match="--allow-changes allows it"):
-                refused()
+                refused(NAME, **options)
         assert server.post("/api/blobs/sha256:" + "0" * 64, b"x").status_code == 403
         assert hub.requests == []
     finally:
+        stack.close()
         assert server.stop() == 0

@@ -219,7 +219,7 @@ def test_a_killed_process_does_not_stop_the_text_of_another_model() -> None:
     """While one model writes, the other is killed: its clients get 503, the next request loads it again, and the first
     one goes on at each moment between."""
     with serving(f"a={VERSE}", f"b={VERSE}", "--only") as server:
-        seen, written = [0], list[str]()
+        seen, written = [0], list[Any]()
         marks: list[int] = []
 
         def write() -> None:
