@@ -179,7 +179,8 @@ def model_class_of(file: GGUFFile) -> type[Module]:
 
 def _tower_for(projector: Any, file: GGUFFile, model: Module, known: Path | None) -> FoundTower | None:
     if model.task is Task.TEXT:
-        if projector is None and known is None and not any(file.path.parent.glob("*mmproj*.gguf")):
+        inside = "v.blk.0.attn_q.weight" in file.tensors
+        if projector is None and known is None and not inside and not any(file.path.parent.glob("*mmproj*.gguf")):
             return None
         from hotshoe.load_tower import find_tower  # few models read pictures
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotshoe import families
+from hotshoe.inner_towers import inner_tower
 from hotshoe.nn.binder import bind, check_layers
 from hotshoe.nn.vision import Tower
 from hotshoe.runner.image_encoder import LoadedTower
@@ -46,7 +47,7 @@ class FoundTower(NamedTuple):
 
 
 def find_tower(projector: Any, file: GGUFFile, model: Module, known: Path | None = None) -> FoundTower | None:
-    """Open the tower's file: the one that is given, or the one next to the model's file that belongs to it.
+    """Open the tower's file: the given one, the one next to the model's that belongs to it, or the model's own.
 
     projector: the path of the file; None to look for it; False for no tower. known: the file that a store has for the
     model, which is used if it fits; None to look in the model's folder. Raises ModelError if the given file does
@@ -70,7 +71,24 @@ def find_tower(projector: Any, file: GGUFFile, model: Module, known: Path | None
             opened.close()
             raise
         return FoundTower(opened, tower, False)
-    return _next_to(file, model, known)
+    return _next_to(file, model, known) or _inside(file, model)
+
+
+def _inside(file: GGUFFile, model: Module) -> FoundTower | None:
+    """The tower in the model's own file, if it fits."""
+    opened = inner_tower(file)
+    if opened is None:
+        return None
+    try:
+        tower = _tower_of(opened)
+        reason = _mismatch(tower, file, model)
+    except HotshoeError as error:
+        reason = error.message
+    if reason is None:
+        return FoundTower(opened, tower, True)
+    logger.info("the encoder in %s is not used: %s", file.path, reason)
+    opened.close()
+    return None
 
 
 def _next_to(file: GGUFFile, model: Module, known: Path | None) -> FoundTower | None:

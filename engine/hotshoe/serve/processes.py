@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import sys
 import time
 from collections import deque
@@ -24,6 +25,8 @@ __all__ = ["BusyError", "JobFailedError", "ModelProcess", "ModelSpec", "ProcessL
 
 _log = logging.getLogger(__name__)
 _FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted, wire.Tokens, wire.Detokenized)
+_ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_ARENA_MAX": "2"}
+"""For glibc: large blocks go back to the system when they are freed, so that memory does not grow with the load."""
 _SECONDS_TO_END = 10.0
 _N_RECENT = 20
 _WORKER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.serve.worker import main; main()"
@@ -188,6 +191,7 @@ class ModelProcess:
             *(sys.executable, "-I", "-c", _WORKER, json.dumps(sys.path), spec.name),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            env=_ALLOCATION | os.environ,
         )
         load = wire.Load(
             *(spec.stored or spec.path, spec.device, self.n_ctx, spec.options, room.held(self), room.extra(self)),
