@@ -61,6 +61,9 @@ _QWEN_OPTIONS = {"min_pixels": 8 * 28 * 28, "max_pixels": 4096 * 28 * 28}
 _SIGLIP = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 _GEMMA_TOKENS = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
 
+_IDEFICS_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+_IDEFICS_TOKENS += tuple(f"<row_{y}_col_{x}>" for y in range(1, 4) for x in range(1, 4))
+
 _GEMMA4_TOKENS = ("<|image|>", "<|image>", "<image|>", "<|video|>", "<|audio|>", "<|audio>", "<audio|>")
 _GEMMA4_VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2} | {
     "head_dim": 16,
@@ -299,6 +302,23 @@ ROWS: dict[str, TowerRow] = {
         whole_options={"patch_size": 14, "spatial_merge_size": 2},
         seen_size=(112, 140),
         breaks="[IMG_BREAK]",
+    ),
+    "idefics3": TowerRow(
+        Row(
+            "Idefics3ForConditionalGeneration",
+            "llama",
+            _config(_SIGLIP | {"image_size": 56, "patch_size": 14}, model_type="llama", pad_token_id=0, vocab_size=352)
+            | {"scale_factor": 2, "tie_word_embeddings": False},
+            weights={"patch_embedding.weight": _narrow},
+        ),
+        "idefics3",
+        "transformers.models.idefics3.image_processing_pil_idefics3:Idefics3ImageProcessorPil",
+        _IDEFICS_TOKENS,
+        {"image_token_id": "<image>"},
+        _plain,
+        {"size": {"longest_edge": 140}, "max_image_size": {"longest_edge": 56}},
+        whole_processor="transformers:Idefics3Processor",
+        whole_options={"image_seq_len": 4},
     ),
     "llava": TowerRow(
         Row(

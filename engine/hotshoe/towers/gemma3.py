@@ -22,7 +22,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(siglip.Config):
-    pool: int = key("vision.projector.scale_factor", default=4, minimum=1, maximum=lambda c: c.side)
+    pool: int = key(
+        "vision.projector.scale_factor", default=4, minimum=1, maximum=lambda c: c.image_size // c.patch_size
+    )
     """Patches on each side whose mean is one row."""
 
 
