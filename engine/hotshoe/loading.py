@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -175,11 +175,13 @@ def plan_model(
     *,
     n_ctx: int | None = None,
     simulate: Sequence[Device] | None = None,
+    free: Mapping[str, int] | None = None,
     **options: Unpack[LoadOptions],
 ) -> Plan:
     """Plan where ``load_model`` with these arguments would put each layer. Reads the header, allocates nothing.
 
     simulate: devices to plan for instead of those of this machine. Weights then count with their size in the file.
+    free: free bytes of devices by their names, to plan for instead of what is free now.
     Raises as ``load_model`` does, except InsufficientMemoryError: a plan that does not fit has ``plan.fits`` False.
     """
     from hotshoe.placement.load_and_adjust import load_and_adjust
@@ -192,7 +194,7 @@ def plan_model(
             raise PlacementError("simulate is empty; expected one Device or more")
         if wrong := [d for d in simulate if not isinstance(d, Device)]:
             raise PlacementError(f"simulate has {shown(wrong[0])}; expected a list of Device")
-    groups = group_options(options, ("device", "n_ctx", "simulate"))
+    groups = group_options(options, ("device", "n_ctx", "simulate", "free"))
     with LoadRequest.read(path, device, n_ctx, groups, None, False) as request:
         request.params = replace(request.params, allocate=False)
 
@@ -202,7 +204,7 @@ def plan_model(
             return open_simulated(simulate, SIMULATED_CACHE)
 
         n_layers = request.config.n_layers
-        model = load_and_adjust(open_backend, request.build, n_layers, request.placement, dry=True)
+        model = load_and_adjust(open_backend, request.build, n_layers, request.placement, dry=True, free=free)
         backend = model.backend
         try:
             return Plan(
@@ -212,7 +214,7 @@ def plan_model(
                 request.config.n_ctx,
                 request.runner.kv_dtype,
                 backend.devices,
-                backend.memory_free(),
+                {**backend.memory_free(), **(free or {})},
                 backend.placement,
                 backend.memory(),
                 request.unused(),

@@ -14,6 +14,7 @@ pytest.importorskip("starlette", reason="hotshoe[serve] is not installed")
 
 from hotshoe.serve import processes, wire
 from hotshoe.serve.processes import JobFailedError, ModelProcess, ModelSpec, ProcessLostError
+from hotshoe.serve.room import Room
 from hotshoe.serve.worker import Worker
 from tests.serve.conftest import VERSE
 
@@ -45,7 +46,7 @@ def process(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     monkeypatch.setattr(processes, "_WORKER", PROGRAM.format(load=load, answer=answer))
     monkeypatch.setattr(processes, "_SECONDS_TO_END", 1000.0)
     (tmp_path / "starts").touch()
-    return ModelProcess(ModelSpec("m", str(tmp_path / "starts"), None), asyncio.Lock(), 64)
+    return ModelProcess(ModelSpec("m", str(tmp_path / "starts"), None), Room(), 64)
 
 
 async def count(process: ModelProcess) -> Any:
@@ -122,7 +123,7 @@ def test_a_process_that_sends_no_messages_is_ended(process: ModelProcess) -> Non
 
 def test_a_client_that_leaves_ends_its_text() -> None:
     """The process of the model says itself that the text was cancelled, before it was complete."""
-    process = ModelProcess(ModelSpec("verse", str(VERSE), "cpu"), asyncio.Lock(), 64)
+    process = ModelProcess(ModelSpec("verse", str(VERSE), "cpu"), Room(), 64)
     seen: list[Any] = []
     read = process._read
 
@@ -131,7 +132,7 @@ def test_a_client_that_leaves_ends_its_text() -> None:
         return seen[-1]
 
     async def work() -> None:
-        process._read = watched  # type: ignore[method-assign]
+        process._read = watched  # type: ignore[method-assign, assignment]
         job = wire.TextJob(0, "In the beginning", params={"max_tokens": 480, "temperature": 1.0})
         events = process.run(lambda number: wire.TextJob(number, job.prompt, params=job.params))
         await anext(events)
@@ -176,6 +177,7 @@ def test_a_response_template_that_is_not_valid_is_said_and_the_known_format_used
         metadata=Metadata({"tokenizer.response_template": '{"version": 2, "fields": {"content": {}}}'}),
         chat_template=SimpleNamespace(source="{{ tools }} <tool_call>"),
         n_ctx=1, sees=False, nbytes=1, why="", device=SimpleNamespace(name="cpu"),
+        memory=lambda: SimpleNamespace(to_json=dict),
     )  # fmt: skip
     worker = Worker(io.BytesIO(), io.BytesIO())
     ready = worker._ready(model)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 if TYPE_CHECKING:
     from hotshoe.load_options import LoadOptions
 
-__all__ = ["add_backend_options", "add_runner_options", "load_options", "read_by", "read_text", "texts_of"]
+__all__ = ["SIZE", "add_backend_options", "add_runner_options", "load_options", "read_by", "read_text", "texts_of"]
 
 T = TypeVar("T")
 _MAX_LAYERS = 10_000
@@ -39,7 +39,8 @@ def _size(text: str) -> int:
     return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
 
 
-_SIZE = read_by(_size, "a size, such as 64MiB or 4GiB")
+SIZE = read_by(_size, "a size, such as 64MiB or 4GiB")
+"""A ``type`` for argparse: a number of bytes."""
 
 
 def read_text(path: Path) -> str:
@@ -199,15 +200,15 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
     )
     group.add_argument(
         "--checkpoint-bytes",
-        type=_SIZE,
+        type=SIZE,
         metavar="SIZE",
         help="memory for earlier states of recurrent models, from which other texts can go on; default: 64MiB",
     )
     group.add_argument(
-        "--prefix-memory", type=_SIZE, metavar="SIZE", help="memory for beginnings that the cache has no more room for"
+        "--prefix-memory", type=SIZE, metavar="SIZE", help="memory for beginnings that the cache has no more room for"
     )
     group.add_argument(
-        "--prefix-disk", type=_SIZE, metavar="SIZE", help="room on the disk for them; they outlive the process"
+        "--prefix-disk", type=SIZE, metavar="SIZE", help="room on the disk for them; they outlive the process"
     )
     group.add_argument("--prefix-folder", metavar="FOLDER", help="where: files that hold the tokens of prompts")
     if sequences:

@@ -29,17 +29,19 @@ def load_and_adjust(
     *,
     progress: Progress | None = None,
     dry: bool = False,
+    free: Mapping[str, int] | None = None,
 ) -> M:
     """Load a model with ``build`` onto the devices that ``open_backend`` opens, and allocate its largest graph.
 
-    dry: the backend allocates nothing; instead, sizes are compared with the free memory. The model's ``moved`` lists
+    dry: the backend allocates nothing; instead, sizes are compared with the free memory. free: free bytes of devices by
+    name, in place of those that the backend says. The model's ``moved`` lists
     what was moved. Raises InsufficientMemoryError if memory runs out and nothing may or can be moved, and
     PlacementError for options that are not possible. Nothing stays open then.
     """
     backend = open_backend()
     try:
         sizes = measure(build, n_layers, backend.cache_config())
-        attempts = _Attempts(sizes, backend.devices, params, backend.memory_free())
+        attempts = _Attempts(sizes, backend.devices, params, {**backend.memory_free(), **(free or {})})
         while True:
             backend.strict = not params.fallback
             try:

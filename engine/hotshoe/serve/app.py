@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotshoe.serve import anthropic, native, ollama, openai, page_files, rerank, responses
+from hotshoe.serve import anthropic, changes, native, ollama, openai, page_files, rerank, responses
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.requests import RequestError
 from hotshoe.serve.status import Devices, status
@@ -105,7 +105,9 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(task, watching, return_exceptions=True)
 
 
-def _route(front: Front, path: str, handler: Handler, error_body: Callable[[RequestError], Any]) -> Route:
+def _route(
+    front: Front, path: str, handler: Handler, error_body: Callable[[RequestError], Any], method: str = "POST"
+) -> Route:
     async def answer(request: Request) -> Response:
         try:
             return await _unless_gone(request, handler(front, await _body(request)))
@@ -121,7 +123,7 @@ def _route(front: Front, path: str, handler: Handler, error_body: Callable[[Requ
             failed = RequestError(500, f"{type(error).__name__}: {error}; the server's log has more", code="internal")
             return json_response(error_body(failed), status=500)
 
-    return Route(path, answer, methods=["POST"])
+    return Route(path, answer, methods=[method])
 
 
 def _get(front: Front, path: str, found: Callable[[Front], Any]) -> Route:
@@ -179,14 +181,26 @@ def _props(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     return answer
 
 
+def _upload(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            return await changes.upload(front, request)
+        except RequestError as error:
+            return json_response(ollama.error_body(error), status=error.status)
+
+    return answer
+
+
 def make_app(front: Front) -> Starlette:
     """The application of the server. The first request of a model loads it unless it is loaded; all end with it."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        unloading = asyncio.create_task(front.room.unload_unused())
         try:
             yield
         finally:
+            unloading.cancel()
             await front.stop()
 
     routes = [
@@ -212,6 +226,10 @@ def make_app(front: Front) -> Starlette:
         *(_route(front, path, rerank.rerank, openai.error_body) for path in ("/v1/rerank", "/v2/rerank", "/rerank")),
         *(_get(front, f"/api/{name}", found) for name, found in ollama.LISTS.items()),
         *(_route(front, f"/api/{name}", found, ollama.error_body) for name, found in ollama.ACTIONS.items()),
+        _route(front, "/api/pull", changes.pull_model, ollama.error_body),
+        _route(front, "/api/create", changes.create, ollama.error_body),
+        _route(front, "/api/delete", changes.delete_model, ollama.error_body, "DELETE"),
+        Route("/api/blobs/{digest}", _upload(front), methods=["HEAD", "POST"]),
     ]
 
     async def not_here(request: Request, error: Exception) -> Response:

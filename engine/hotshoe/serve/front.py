@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -14,6 +15,9 @@ from starlette.responses import Response, StreamingResponse
 from hotshoe.serve import wire
 from hotshoe.serve.processes import BusyError, JobFailedError, ModelProcess, ModelSpec, ProcessLostError
 from hotshoe.serve.requests import Answer, RequestError, explain
+from hotshoe.serve.room import Room
+from hotshoe.store import find
+from hotshoe_core.errors import HotshoeError, similar
 
 if TYPE_CHECKING:
     from hotshoe.serve.metrics import Metrics
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Front", "gather", "json_response", "merged"]
 
 T = TypeVar("T")
+_SECONDS_BETWEEN_LOOKS = 2.0
+_SHOWN = 20  # names in a message
 _HEARTBEAT = 15.0  # seconds of silence after which a line that clients ignore keeps the connection open
 
 
@@ -31,39 +37,90 @@ class Front:
         self,
         specs: Sequence[ModelSpec],
         *,
+        room: Room | None = None,
+        aliases: Mapping[str, str] | None = None,
+        stored: Callable[[], Iterable[ModelSpec]] = tuple,
+        may_change: bool = False,
         max_jobs: int = 64,
         keys: frozenset[str] = frozenset(),
         hosts: frozenset[str] = frozenset(),
         strict: bool = False,
     ) -> None:
-        """max_jobs: requests of a model that wait or are computed; more get status 429. keys: who may ask; empty for
+        """specs: the models that are loaded when the server starts. room: the memory that all share. aliases: other
+        names of models. stored: returns the other models of this machine, which are loaded when a request names them.
+        may_change: whether clients may pull, create and delete models. max_jobs: requests of a model that wait or are
+        computed; more get status 429. keys: who may ask; empty for
         everybody. hosts: names of this server in addition to localhost and addresses. strict: refuse fields that would
         be ignored.
         """
-        loading = asyncio.Lock()
-        self.processes = {spec.name: ModelProcess(spec, loading, max_jobs) for spec in specs}
         self.metrics = _metrics()
         """None without the package prometheus-client."""
-        for process in self.processes.values():
-            if self.metrics is not None:
-                process.observe = self.metrics.observe
+        self.room = Room() if room is None else room
         self.max_jobs = max_jobs
+        self.processes = {spec.name: self._process_of(spec) for spec in specs}
+        self.first = tuple(self.processes.values())
+        """The models that are loaded when the server starts."""
+        self.aliases = dict(aliases or {})
+        self.may_change = may_change
+        self._stored = stored
+        self._looked = -math.inf
         self.keys = keys
         self.hosts = hosts
         self.strict = strict
         self.started = int(time.time())
 
+    def _process_of(self, spec: ModelSpec) -> ModelProcess:
+        process = ModelProcess(spec, self.room, self.max_jobs)
+        if self.metrics is not None:
+            process.observe = self.metrics.observe
+        return process
+
+    def look(self, *, again: bool = False) -> None:
+        """Look which models this machine has now, unless that was done a moment ago. again: look in any case."""
+        if not again and time.monotonic() < self._looked + _SECONDS_BETWEEN_LOOKS:
+            return
+        specs = {spec.name: spec for spec in self._stored()}
+        self._looked = time.monotonic()
+        for name, spec in specs.items():
+            if name not in self.processes:
+                self.processes[name] = self._process_of(spec)
+        for name, process in list(self.processes.items()):
+            if name not in specs and process not in self.first and not process.is_loaded and not process.n_jobs:
+                del self.processes[name]
+                self.room.tenants.remove(process)
+
+    def listed(self) -> dict[str, ModelProcess]:
+        """All models by the names that clients can use, aliases included."""
+        self.look()
+        others = {alias: process for alias, name in self.aliases.items() if (process := self.processes.get(name))}
+        return self.processes | others
+
     def process(self, name: str) -> ModelProcess:
         """The model with this name; the only one, if the request names none. Raises RequestError if it is unknown."""
-        if not name and len(self.processes) == 1:
-            return next(iter(self.processes.values()))
-        found = self.processes.get(name) or self.processes.get(name.removesuffix(":latest"))
+        if not name and len(self.first) == 1:
+            return self.first[0]
+        if (found := self._find(name)) is None:
+            self.look()
+            found = self._find(name)
         if found is None:
-            names = ", ".join(self.processes)
+            names = list(self.processes)
+            near = similar(name, [*names, *self.aliases])
+            known = f"did you mean {near!r}?" if near else f"this server has {', '.join(names[:_SHOWN]) or 'none'}"
             raise RequestError(
-                404, f"there is no model {name!r:.200}; this server has {names}", param="model", code="model_not_found"
-            )
+                404, f"there is no model {name!r:.200}; {known}", param="model", code="model_not_found"
+            )  # fmt: skip
         return found
+
+    def _find(self, name: str) -> ModelProcess | None:
+        """The model with this name: an alias, its own name, or a name that means it."""
+        name = self.aliases.get(name, name)
+        for each in (name, name.removesuffix(":latest")):
+            if (found := self.processes.get(each)) is not None:
+                return found
+        try:
+            return self.processes.get(find(name).name)
+        except HotshoeError:
+            return None
 
     def ignored(self, unknown: Iterable[str], harmless: Iterable[str]) -> list[str]:
         """The fields that have no effect. Raises RequestError for one of them if the server is strict."""
@@ -79,6 +136,13 @@ class Front:
         try:
             return await process.start()
         except (JobFailedError, ProcessLostError) as error:
+            raise explain(error) from error
+
+    async def described(self, name: str) -> wire.Ready:
+        """What a model says of itself, without loading it. Raises RequestError."""
+        try:
+            return await self.process(name).describe()
+        except JobFailedError as error:
             raise explain(error) from error
 
     async def result(self, process: ModelProcess, make: Callable[[int], wire.Job]) -> Any:

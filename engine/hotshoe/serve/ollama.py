@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from hotshoe.serve import wire
+from hotshoe.serve.durations import seconds_of
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.openai import shortened
 from hotshoe.serve.processes import ModelProcess
@@ -26,6 +27,7 @@ from hotshoe.serve.requests import (
     refuse,
     tools_of,
 )
+from hotshoe_core.errors import OptionError
 
 __all__ = ["ACTIONS", "LISTS", "capabilities", "error_body"]
 
@@ -44,7 +46,7 @@ _OPTIONS = {
     "stop": "stop",
 }
 """Ollama's options, and the fields of SamplingParams."""
-_HARMLESS = ("keep_alive", "num_gpu", "num_thread", "num_batch", "main_gpu", "use_mmap", "numa", "num_keep", "low_vram")
+_HARMLESS = ("num_gpu", "num_thread", "num_batch", "main_gpu", "use_mmap", "numa", "num_keep", "low_vram")
 _NANOSECONDS = 1e9
 
 
@@ -58,6 +60,7 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     options: dict[str, Any] = {}
     tools: list[Any] | None = None
     think: bool | str | None = None
+    keep_alive: int | float | str | None = None
 
 
 class GenerateRequest(msgspec.Struct, kw_only=True):
@@ -85,6 +88,7 @@ class EmbedRequest(msgspec.Struct, kw_only=True):
     input: str | list[str]
     truncate: bool = True
     dimensions: int | None = None
+    keep_alive: int | float | str | None = None
 
 
 class EmbeddingsRequest(msgspec.Struct, kw_only=True):
@@ -92,6 +96,7 @@ class EmbeddingsRequest(msgspec.Struct, kw_only=True):
 
     model: str
     prompt: str
+    keep_alive: int | float | str | None = None
 
 
 class ShowRequest(msgspec.Struct, kw_only=True):
@@ -111,7 +116,7 @@ def _now() -> str:
 
 
 def _details(process: ModelProcess) -> dict[str, Any]:
-    family = process.ready.architecture if process.ready else ""
+    family = process.about.architecture if process.about else ""
     return {"format": "gguf", "family": family, "families": [family] if family else []}
 
 
@@ -131,7 +136,7 @@ def _entry(process: ModelProcess) -> dict[str, Any]:
 
 
 def _tags(front: Front) -> dict[str, Any]:
-    return {"models": [_entry(process) for process in front.processes.values()]}
+    return {"models": [_entry(process) | {"name": name, "model": name} for name, process in front.listed().items()]}
 
 
 def _ps(front: Front) -> dict[str, Any]:
@@ -143,9 +148,34 @@ def _ps(front: Front) -> dict[str, Any]:
             found.append(
                 _entry(process)
                 | {"size_vram": on_gpu, "context_length": ready.n_ctx, "device": ready.device, "why": ready.why}
-                | {"requests": process.n_jobs, "expires_at": "9999-12-31T23:59:59Z"}
+                | {"requests": process.n_jobs, "expires_at": _expires_at(process), "pinned": process.is_pinned}
+                | {"size_needed": sum(process.needs.values())}
             )
-    return {"models": found}
+    gone = [unloaded._asdict() for unloaded in front.room.unloaded]
+    return {"models": found, "unloaded": gone}
+
+
+def _expires_at(process: ModelProcess) -> str:
+    """When the model is unloaded if nobody uses it until then."""
+    if process.keep_alive is None:
+        return "9999-12-31T23:59:59Z"
+    left = process.last_used + process.keep_alive - time.monotonic()
+    return datetime.fromtimestamp(time.time() + left, UTC).isoformat().replace("+00:00", "Z")
+
+
+async def _kept(front: Front, name: str, given: float | str | None) -> wire.Ready:
+    """Load a model unless it is loaded. ``keep_alive`` says for how long it stays when nobody uses it."""
+    process = front.process(name)
+    if given is not None:
+        process.keep_alive = None if process.is_pinned else _seconds(given)
+    return await front.loaded(name)
+
+
+def _seconds(keep_alive: float | str) -> float | None:
+    try:
+        return seconds_of("keep_alive", keep_alive)
+    except OptionError as error:
+        raise RequestError(400, error.message, param="keep_alive") from None
 
 
 def capabilities(ready: wire.Ready) -> list[str]:
@@ -157,7 +187,7 @@ def capabilities(ready: wire.Ready) -> list[str]:
 async def _show(front: Front, body: bytes) -> Any:
     request, _ = parse(body, ShowRequest)
     process = front.process(request.model or request.name)
-    ready = await front.loaded(request.model or request.name)
+    ready = await front.described(request.model or request.name)
     info = {
         "general.architecture": ready.architecture,
         "general.basename": ready.name,
@@ -177,9 +207,27 @@ async def _show(front: Front, body: bytes) -> Any:
     )
 
 
+async def _load_or_unload(
+    front: Front, request: ChatRequest | GenerateRequest, unknown: list[str], empty: dict[str, Any]
+) -> Any:
+    """Answer a request without a text: it loads the model or, if ``keep_alive`` is 0, unloads it."""
+    process, ignored = front.process(request.model), front.ignored(unknown, _HARMLESS)
+    unloads = request.keep_alive is not None and _seconds(request.keep_alive) == 0
+    if unloads and process.n_jobs:
+        raise RequestError(409, f"{process.name} works on {process.n_jobs} requests; unload it after them")
+    if unloads:
+        await process.stop()
+    else:
+        await _kept(front, request.model, request.keep_alive)
+    done = {"done": True, "done_reason": "unload" if unloads else "load"}
+    return json_response({"model": request.model, "created_at": _now()} | empty | done, ignored)
+
+
 async def _chat(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, ChatRequest)
-    ready, tools = await front.loaded(request.model), tools_of(request.tools)
+    if not request.messages:
+        return await _load_or_unload(front, request, unknown, {"message": {"role": "assistant", "content": ""}})
+    ready, tools = await _kept(front, request.model, request.keep_alive), tools_of(request.tools)
     if tools and not ready.calls:
         raise RequestError(400, f"{request.model} does not support tools", param="tools")
     options = {} if request.think is None else {"enable_thinking": bool(request.think)}
@@ -217,10 +265,8 @@ async def _generate(front: Front, body: bytes) -> Any:
         {"template": ("",), "context": ([],), "think": (False,)},
     )
     if not (request.prompt or request.suffix or request.images):
-        return await _load_or_unload(front, request, unknown)
-    if request.keep_alive is not None:
-        unknown.append("keep_alive")
-    ready = await front.loaded(request.model)
+        return await _load_or_unload(front, request, unknown, {"response": ""})
+    ready = await _kept(front, request.model, request.keep_alive)
     if request.suffix or request.raw or not ready.chats:
         refuse(request, {"images": ([],)})
     if request.suffix:
@@ -235,23 +281,6 @@ async def _generate(front: Front, body: bytes) -> Any:
         messages: list[dict[str, Any]] = [*system, {"role": "user", "content": joined([*pictures, request.prompt])}]
         job = wire.TextJob(0, messages=messages, **_format(request.format))
     return await _answer(front, request, unknown, job, lambda text, _, __: {"response": text})
-
-
-async def _load_or_unload(front: Front, request: GenerateRequest, unknown: list[str]) -> Any:
-    """Answer a request without a prompt: it loads the model or, if ``keep_alive`` is 0, unloads it."""
-    process = front.process(request.model)
-    unloads = request.keep_alive in (0, "0", "0s", "0m", "0h")
-    if request.keep_alive is not None and not unloads:
-        unknown.append("keep_alive")
-    ignored = front.ignored(unknown, _HARMLESS)
-    if unloads and process.n_jobs:
-        raise RequestError(409, f"{process.spec.name} works on {process.n_jobs} requests; unload it after them")
-    if unloads:
-        await process.stop()
-    else:
-        await front.loaded(request.model)
-    done = {"response": "", "done": True, "done_reason": "unload" if unloads else "load"}
-    return json_response({"model": request.model, "created_at": _now()} | done, ignored)
 
 
 def _format(format: str | dict[str, Any] | None) -> dict[str, Any]:
@@ -342,6 +371,7 @@ async def _embed(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, EmbedRequest)
     ignored = front.ignored(unknown, _HARMLESS)
     texts = [request.input] if isinstance(request.input, str) else request.input
+    await _kept(front, request.model, request.keep_alive)
     vectors, n = await _vectors(front, request.model, texts, request.truncate)
     if request.dimensions is not None:
         vectors = [shortened(v, request.dimensions) for v in vectors]
@@ -352,6 +382,7 @@ async def _embed(front: Front, body: bytes) -> Any:
 async def _embeddings(front: Front, body: bytes) -> Any:
     request, unknown = parse(body, EmbeddingsRequest)
     ignored = front.ignored(unknown, _HARMLESS)
+    await _kept(front, request.model, request.keep_alive)
     [vector], _ = await _vectors(front, request.model, [request.prompt], True)
     return front.json({"embedding": vector.tolist()}, ignored)
 

@@ -137,7 +137,7 @@ def error_body(error: RequestError) -> dict[str, Any]:
 
 def models(front: Front) -> dict[str, Any]:
     """The answer of ``/v1/models``: every model, with its context if it is loaded."""
-    data = [model(front, name) for name in front.processes]
+    data = [model(front, name) for name in front.listed()]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return {"object": "list", "data": data, "has_more": False, **ends}
 
@@ -146,10 +146,10 @@ def model(front: Front, name: str) -> dict[str, Any]:
     """The answer of ``/v1/models/NAME``, with the fields of OpenAI and of Anthropic."""
     process = front.process(name)
     created = datetime.fromtimestamp(front.started, UTC).isoformat().replace("+00:00", "Z")
-    found: dict[str, Any] = {"id": process.spec.name, "object": "model", "created": front.started, "owned_by": "me"}
-    found |= {"type": "model", "display_name": process.spec.name, "created_at": created}
-    if process.ready is not None:
-        found |= {"task": process.ready.task, "context_length": process.ready.n_ctx}
+    found: dict[str, Any] = {"id": name, "object": "model", "created": front.started, "owned_by": "me"}
+    found |= {"type": "model", "display_name": name, "created_at": created}
+    if process.about is not None:
+        found |= {"task": process.about.task, "context_length": process.about.n_ctx}
     return found
 
 

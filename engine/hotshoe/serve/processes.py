@@ -18,6 +18,8 @@ from typing import Any
 import msgspec
 
 from hotshoe.serve import wire
+from hotshoe.serve.room import Room
+from hotshoe_core.errors.text import format_bytes
 
 __all__ = ["BusyError", "JobFailedError", "ModelProcess", "ModelSpec", "ProcessLostError"]
 
@@ -41,6 +43,12 @@ class ModelSpec:
     n_ctx: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of ``hotshoe.load_model``."""
+    stored: str = ""
+    """The name under which `hotshoe list` has it; "" for a file."""
+    pinned: bool = False
+    """Whether it stays loaded when another model needs room."""
+    keep_alive: float | None = None
+    """Seconds without a request after which it is unloaded; None: when another model needs room."""
 
 
 class JobFailedError(Exception):
@@ -62,14 +70,22 @@ class BusyError(Exception):
 class ModelProcess:
     """The process of one model. It is started by the first job, and again by the first one after it ended."""
 
-    def __init__(self, spec: ModelSpec, loading: asyncio.Lock, max_jobs: int) -> None:
-        """loading: held while a model is loaded, so that only one is at a time. max_jobs: more raise BusyError."""
+    def __init__(self, spec: ModelSpec, room: Room, max_jobs: int) -> None:
+        """room: the memory that it shares with other models. max_jobs: more raise BusyError."""
         self.spec = spec
         self.ready: wire.Ready | None = None
         """What the model said of itself; None while it is not loaded."""
+        self.about: wire.Ready | None = None
+        """The same, also while it is not loaded, if it was loaded or described before."""
+        self.n_ctx = spec.n_ctx
+        """The context of a text model, once it is known: it does not change when the model is loaded again."""
+        self.needs: dict[str, int] = {}
+        self.last_used = time.monotonic()
+        self.keep_alive = spec.keep_alive
+        self._room = room
+        room.tenants.append(self)
         self.observe: Callable[[str, wire.Event, float], None] = lambda name, event, seconds: None
         """Told each event of a job, with the seconds since the job came."""
-        self._loading = loading
         self._load: asyncio.Task[wire.Ready] | None = None
         """The newest load. It belongs to no job: a client that leaves does not end it for others."""
         self._n_waiting = 0
@@ -89,6 +105,21 @@ class ModelProcess:
     def n_jobs(self) -> int:
         """The jobs that wait or are computed."""
         return self._n_waiting + len(self._queues)
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.spec.name
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the model is loaded."""
+        return self.ready is not None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it stays loaded when another model needs room."""
+        return self.spec.pinned
 
     @property
     def n_unread(self) -> int:
@@ -119,32 +150,82 @@ class ModelProcess:
             raise
 
     async def _start(self) -> wire.Ready:
-        async with self._loading:
-            return await self._start_alone()
+        async with self._room.lock:
+            while (ready := await self._start_alone()) is None:
+                if self._room.is_busy(self):
+                    await self._room.wait()
+            return ready
 
-    async def _start_alone(self) -> wire.Ready:
-        spec = self.spec
+    async def _start_alone(self) -> wire.Ready | None:
+        """Load the model; None if it has to wait for the memory of a model that works."""
+        was_busy, busy = self._room.is_busy(self), False
+        process, event = await self._launch(False)
+        try:
+            if isinstance(event, wire.Planned):
+                victims = self._room.victims(event, self) if event.fits else None
+                busy = victims is None and (was_busy or self._room.is_busy(self))
+                if victims is None and not busy:
+                    event = _no_room(self.spec.name, event)
+                elif victims is not None:
+                    for victim in victims:
+                        await self._room.unload(victim, f"{self.spec.name} needs its memory")
+                    self.needs, self.n_ctx = event.needs, event.n_ctx
+                    self._send(wire.Proceed())
+                    event = await self._read(process)
+        finally:
+            if not isinstance(event, wire.Ready):  # it failed, or was given up
+                self._process = None
+                await _kill(process)
+        if busy:
+            return None
+        if not isinstance(event, wire.Ready):
+            raise JobFailedError(self._failure(event))
+        self.ready = self.about = event
+        self._reader = asyncio.create_task(self._distribute(process))
+        return event
+
+    async def _launch(self, describe: bool) -> tuple[asyncio.subprocess.Process, wire.Event | None]:
+        """Start the process; return it with its first answer."""
+        spec, room = self.spec, self._room
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-c", _WORKER, json.dumps(sys.path), spec.name),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=_ALLOCATION | os.environ,
         )
-        self._process = process
+        load = wire.Load(
+            *(spec.stored or spec.path, spec.device, self.n_ctx, spec.options, room.held(self), room.extra(self)),
+            *(room.limit, room.reserve, describe),
+        )
         event = None
         try:
-            self._send(wire.Load(spec.path, spec.device, spec.n_ctx, spec.options))
+            if not describe:
+                self._process = process
+            assert process.stdin is not None
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                process.stdin.write(wire.encode(load))
             event = await self._read(process)
+            return process, event
         finally:
-            if not isinstance(event, wire.Ready):  # it failed, or was given up
-                self._process = None
+            if event is None:
+                self._process = None if self._process is process else self._process
                 await _kill(process)
-        if not isinstance(event, wire.Ready):
-            what = f"{spec.path}: the process ended while it loaded the model"
-            raise JobFailedError(event if isinstance(event, wire.Failed) else wire.Failed(None, "ProcessLost", what))
-        self.ready = event
-        self._reader = asyncio.create_task(self._distribute(process))
-        return event
+
+    async def describe(self) -> wire.Ready:
+        """What the model says of itself, without loading it. Raises JobFailedError."""
+        if self.about is None:
+            async with self._room.describing:
+                if self.about is None:
+                    process, event = await self._launch(True)
+                    await _kill(process)
+                    if not isinstance(event, wire.Planned) or event.about is None:
+                        raise JobFailedError(self._failure(event))
+                    self.about, self.n_ctx = event.about, event.n_ctx
+        return self.about
+
+    def _failure(self, event: wire.Event | None) -> wire.Failed:
+        what = f"{self.spec.path}: the process ended while it loaded the model"
+        return event if isinstance(event, wire.Failed) else wire.Failed(None, "ProcessLost", what)
 
     async def run(self, make: Callable[[int], wire.Job]) -> AsyncIterator[wire.Event]:
         """Run a job; yield its events. ``make`` gets its id. Cancels the job if the caller stops before its end.
@@ -179,6 +260,8 @@ class ModelProcess:
                 yield event
         finally:
             del self._queues[id]
+            self.last_used = time.monotonic()
+            self._room.notice()
             self._unread.discard(id)
             if not finished and self.ready is not None:
                 self._send(wire.Cancel(id))
@@ -205,7 +288,11 @@ class ModelProcess:
 
     async def _distribute(self, process: asyncio.subprocess.Process) -> None:
         while (event := await self._read(process)) is not None:
-            queue = self._queues.get(event.id) if not isinstance(event, wire.Ready) and event.id is not None else None
+            queue = (
+                self._queues.get(event.id)
+                if not isinstance(event, (wire.Ready, wire.Planned)) and event.id is not None
+                else None
+            )
             self._unread.discard(getattr(event, "id", 0))
             self.n_pieces += isinstance(event, wire.Piece)
             if queue is not None:  # its client may have left
@@ -218,6 +305,7 @@ class ModelProcess:
             _log.error("the process of %s (%d) %s; the next request starts it again", self.spec.name, process.pid, how)
             for queue in queues:
                 queue.put_nowait(None)
+            self._room.notice()
 
     async def stop(self) -> None:
         """End the process, which gives its memory back. Jobs that it works on raise ProcessLostError."""
@@ -236,6 +324,18 @@ class ModelProcess:
             await _kill(process)
         for queue in queues:
             queue.put_nowait(None)
+
+
+def _no_room(name: str, planned: wire.Planned) -> wire.Failed:
+    """The error for a model that does not fit, also if all models are unloaded that can be."""
+    lacks = [
+        f"{format_bytes(n)} on {device}, of {format_bytes(planned.total.get(device) or planned.free[device])}"
+        for device, n in planned.needs.items()
+        if device in planned.free
+    ]
+    what = f"{name} needs {' and '.join(lacks)}; pinned models and other programs have too much of it"
+    hint = "a smaller quantization, a smaller context (--ctx), or fewer pinned models"
+    return wire.Failed(None, "InsufficientMemoryError", what, hint)
 
 
 async def _kill(process: asyncio.subprocess.Process) -> int:

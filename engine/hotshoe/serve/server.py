@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 
@@ -17,6 +18,7 @@ from hotshoe_core.errors import HotshoeError, OptionError
 
 __all__ = ["serve"]
 
+_SIZE_IN_MEMORY = 1.25  # of the size of a file: its cache and graphs
 _SECONDS_TO_FINISH = 30  # for texts that are being written when the server is stopped
 
 
@@ -38,17 +40,16 @@ def serve(front: Front, host: str, port: int, say: Callable[[str], None]) -> int
 
 async def _serve(front: Front, listening: socket.socket, say: Callable[[str], None]) -> None:
     try:
-        for process in front.processes.values():
-            ready = await process.start()
-            say(f"{process.spec.name}: {ready.why}; context of {ready.n_ctx} tokens")
-            if ready.warning:
-                say(f"{process.spec.name}: {ready.warning}")
+        await _load_first(front, say)
     except JobFailedError as error:
         await front.stop()
         raise HotshoeError(error.failed.message, hint=error.failed.hint) from None
     except BaseException:
         await front.stop()
         raise
+    n_others = len(front.listed()) - len(front.first)
+    if n_others:
+        say(f"{n_others} models more are loaded when a request names them: hotshoe list, /v1/models")
     host, port = listening.getsockname()[:2]
     say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port} (OpenAI and Anthropic: /v1, Ollama: /api)")
     if not front.keys and not ipaddress.ip_address(host).is_loopback:
@@ -62,3 +63,25 @@ async def _serve(front: Front, listening: socket.socket, say: Callable[[str], No
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
     )
     await uvicorn.Server(config).serve(sockets=[listening])
+
+
+async def _load_first(front: Front, say: Callable[[str], None]) -> None:
+    """Load the models that the command named. One that does not fit next to the others is loaded when it is needed.
+
+    Raises JobFailedError if one cannot be loaded at all.
+    """
+    front.room.may_unload = False
+    for i, process in enumerate(front.first):
+        sizes = [Path(other.spec.path).stat().st_size for other in front.first[i + 1 :]]
+        front.room.reserve = round(sum(sizes) * _SIZE_IN_MEMORY)
+        try:
+            ready = await process.start()
+        except JobFailedError as error:
+            if error.failed.kind != "InsufficientMemoryError" or not any(other.is_loaded for other in front.first):
+                raise
+            say(f"{process.name} is loaded when a request names it, in the place of another: {error.failed.message}")
+            continue
+        say(f"{process.name}: {ready.why}; context of {ready.n_ctx} tokens")
+        if ready.warning:
+            say(f"{process.name}: {ready.warning}")
+    front.room.may_unload, front.room.reserve = True, 0

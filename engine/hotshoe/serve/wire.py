@@ -22,6 +22,8 @@ __all__ = [
     "Load",
     "Order",
     "Piece",
+    "Planned",
+    "Proceed",
     "RankJob",
     "Ready",
     "Scores",
@@ -49,6 +51,20 @@ class Load(msgspec.Struct, tag=True):
     n_ctx: int | None
     options: dict[str, Any]
     """Keyword arguments of ``hotshoe.load_model``."""
+    held: dict[str, int] = {}
+    """Bytes by device that loaded models keep."""
+    extra: dict[str, int] = {}
+    """Bytes by device that loaded models would give back."""
+    limit: int | None = None
+    """The most bytes of the computer's memory for all models together."""
+    reserve: int = 0
+    """Bytes that a context whose size nobody gave leaves free, for other models."""
+    describe: bool = False
+    """Whether the plan is all that is asked."""
+
+
+class Proceed(msgspec.Struct, tag=True):
+    """Load the model as it was planned: there is room for it now."""
 
 
 class TextJob(msgspec.Struct, tag=True):
@@ -150,6 +166,23 @@ class Ready(msgspec.Struct, tag=True):
     """Elements of a hidden state, and of the vector of an embedding model."""
     memory: dict[str, Any] = {}
     """``model.memory().to_json()``: bytes by device and layer."""
+
+
+class Planned(msgspec.Struct, tag=True):
+    """How the model would be loaded. ``Proceed`` loads it."""
+
+    needs: dict[str, int]
+    """Bytes by device."""
+    free: dict[str, int]
+    """Bytes by device that are free now, where that is known."""
+    total: dict[str, int]
+    """Bytes by device for all models together, where that is known."""
+    n_ctx: int
+    """The context. It is fixed by the plan for a text model."""
+    fits: bool
+    """Whether it fits if all models are unloaded that can be."""
+    about: Ready | None = None
+    """What the model would say of itself, if that was asked."""
 
 
 class Started(msgspec.Struct, tag=True):
@@ -269,8 +302,8 @@ class Failed(msgspec.Struct, tag=True):
 
 
 Job = Union[TextJob, EmbedJob, RankJob, CountJob, TokenizeJob, DetokenizeJob]  # noqa: UP007 | msgspec reads it when the program runs
-Order = Union[Load, TextJob, EmbedJob, RankJob, CountJob, TokenizeJob, DetokenizeJob, Cancel]  # noqa: UP007
-Event = Union[Ready, Started, Piece, CallMade, Finished, Vectors, Scores, Counted, Tokens, Detokenized, Failed]  # noqa: UP007
+Order = Union[Load, Proceed, TextJob, EmbedJob, RankJob, CountJob, TokenizeJob, DetokenizeJob, Cancel]  # noqa: UP007
+Event = Union[Ready, Planned, Started, Piece, CallMade, Finished, Vectors, Scores, Counted, Tokens, Detokenized, Failed]  # noqa: UP007
 
 _encoder = msgspec.msgpack.Encoder()
 _orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)

@@ -13,16 +13,23 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import hotshoe
+from hotshoe.chat import from_metadata
 from hotshoe.chat.call_grammar import call_grammar, reasoning_marks
 from hotshoe.chat.parts import Call, Parts, Text
 from hotshoe.chat.reasoning import ReasoningBudget
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
+from hotshoe.load_options import group_options
+from hotshoe.load_request import LoadRequest
 from hotshoe.runner.infill import infill_prompt
 from hotshoe.sampling import Grammar
 from hotshoe.serve import wire
 from hotshoe.serve.marks import without_marks
+from hotshoe.serve.planning import choose
+from hotshoe.store.names import named
 from hotshoe.tasks import Task
+from hotshoe.tokenizers import load_tokenizer
 from hotshoe_core.errors import ChatTemplateError, HotshoeError, TokenizerError
 
 if TYPE_CHECKING:
@@ -35,10 +42,6 @@ __all__ = ["main"]
 
 _SHOWN = 8
 """Tokens before the first one that differs, which are shown to tell where it is."""
-
-
-_SEQUENCES = 4
-"""The texts of full length for which the cache has room, if no option says otherwise."""
 
 
 class Worker:
@@ -60,7 +63,13 @@ class Worker:
         if not isinstance(load, wire.Load):
             return 0
         try:
-            model = _load(load)
+            choice = choose(load)
+            if load.describe:
+                choice.planned.about = self._described(load, choice.planned)
+            self._send(choice.planned)
+            if not isinstance(self._read(), wire.Proceed):
+                return 0
+            model = hotshoe.load_model(load.path, load.device, n_ctx=choice.n_ctx, **choice.options)
         except Exception as error:
             self._fail(None, error)
             return 1
@@ -78,13 +87,32 @@ class Worker:
         return 0
 
     def _ready(self, model: Any) -> wire.Ready:
-        """What the model says of itself. Sets the response template."""
-        task = _task(model)
+        """What a loaded model says of itself. Sets the response template."""
+        about = self._about(model.metadata, _task(model), lambda: model.chat_template.source)
+        about.n_ctx, about.nbytes, about.device, about.why = model.n_ctx, model.nbytes, model.device.name, model.why
+        about.sees = about.task == Task.TEXT.value and model.sees
+        about.memory = model.memory().to_json()
+        return about
+
+    def _described(self, load: wire.Load, planned: wire.Planned) -> wire.Ready:
+        """What a model would say of itself."""
+        stored = named(load.path)
+        where, projector = (load.path, None) if stored is None else (stored.path, stored.projector)
+        with LoadRequest.read(where, None, None, group_options({}, ()), None, None, projector) as request:
+            metadata = request.file.metadata
+            task = request.model_class.task
+            about = self._about(metadata, task, lambda: from_metadata(metadata, load_tokenizer(metadata)).source)
+            about.sees = request.found_tower is not None
+        about.n_ctx, about.nbytes = planned.n_ctx, sum(planned.needs.values())
+        return about
+
+    def _about(self, metadata: Any, task: Task, chat_template: Callable[[], str]) -> wire.Ready:
+        """What the metadata say of a model. Sets the response template."""
         source = warning = ""
         if task is Task.TEXT:
             try:
-                source = model.chat_template.source
-                self._response = response_template(model.metadata, source)
+                source = chat_template()
+                self._response = response_template(metadata, source)
             except ChatTemplateError as error:
                 if source:
                     self._response = response_template({}, source)
@@ -92,20 +120,18 @@ class Worker:
         fields = self._response.fields if self._response is not None else {}
         return wire.Ready(
             task=task.value,
-            architecture=model.metadata.architecture,
-            name=str(model.metadata.get("general.name", "")),
-            n_ctx=model.n_ctx,
-            nbytes=model.nbytes,
-            device=model.device.name,
-            why=model.why,
+            architecture=metadata.architecture,
+            name=str(metadata.get("general.name", "")),
+            n_ctx=0,
+            nbytes=0,
+            device="",
+            why="",
             chats=bool(source),
-            sees=task is Task.TEXT and model.sees,
             chat_template=source,
             calls="tool_calls" in fields and "tools" in source,
             thinks="reasoning_content" in fields,
             warning=warning,
-            dim=model.metadata.arch.get("embedding_length", 0),
-            memory=model.memory().to_json(),
+            dim=metadata.arch.get("embedding_length", 0),
         )
 
     def _read(self) -> wire.Order | None:
@@ -249,19 +275,6 @@ _METHODS: dict[type, Callable[[Worker, Any, Any], None]] = {
     wire.TokenizeJob: Worker.tokenize,
     wire.DetokenizeJob: Worker.detokenize,
 }
-
-
-def _load(load: wire.Load) -> Any:
-    """Load the model. Options of the cache apply to text models only, which by default hold several texts."""
-    import hotshoe
-    from hotshoe.load_request import ONLY_TEXT, model_class_of, open_file
-
-    with open_file(load.path) as file:
-        is_text = model_class_of(file).task is Task.TEXT
-    options = {name: value for name, value in load.options.items() if is_text or name not in ONLY_TEXT}
-    if is_text:
-        options = {"n_sequences": _SEQUENCES} | options
-    return hotshoe.load_model(load.path, load.device, n_ctx=load.n_ctx if is_text else None, **options)
 
 
 def _task(model: Any) -> Task:
