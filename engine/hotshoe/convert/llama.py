@@ -40,13 +40,14 @@ def describe_llama(
     arch: str = "llama",
     theta: float = 10_000.0,
     tied: bool = False,
+    activation: str = "silu",
 ) -> FileLayout:
     """Describe the file of a model whose blocks are those of "llama".
 
     n_kv_heads: the default of num_key_value_heads; None for as many as query heads. more: keys of variants.
-    theta, tied: the architecture's defaults of rope_theta and tie_word_embeddings.
+    theta, tied, activation: the architecture's defaults of rope_theta and tie_word_embeddings, and its hidden_act.
     """
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("hidden_act", activation, activation)
     sizes = read_sizes(checkpoint, n_kv_heads=n_kv_heads)
     rope = read_rope(checkpoint, "linear", "llama3", "yarn", theta=theta)
     keys = sizes.keys() | {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim}
@@ -54,9 +55,7 @@ def describe_llama(
         # only the first Mistral; llama.cpp's converter writes no key, so that its readers ignore the window
         keys["attention.sliding_window"] = checkpoint.integer("sliding_window")
     rules = Rules(
-        required=checkpoint.biases(
-            attention_bias=("attn_q", "attn_k", "attn_v", "attn_output"), mlp_bias=("ffn_gate", "ffn_up", "ffn_down")
-        ),
+        required=checkpoint.biases(attention_bias=["attn_*"], mlp_bias=["ffn_*"]),
         # RoPE pairs (2i, 2i + 1) in GGUF's "llama", but (i, i + head_dim / 2) in transformers
         recipes={
             f"{name}.{kind}": interleave(n)
