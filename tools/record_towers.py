@@ -1,20 +1,24 @@
-"""Record the files that llama.cpp's converter makes of the rows of tests/towers: tests/data/towers/.
+"""Record what llama.cpp makes of the rows of tests/towers: the converter's files, rows and tokens. tests/data/towers/.
 
-    python -m tools.record_towers LLAMA_CPP [ROW ...]
+    python -m tools.record_towers LLAMA_CPP PYTHON [ROW ...]
 
-LLAMA_CPP is a folder with llama.cpp's source. Without ROW: all rows.
+LLAMA_CPP is a folder with llama.cpp's source; PYTHON has llama-cpp-python 0.3.36. Without ROW: all rows.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from tests.families.recorded import digests, family_keys
 from tests.towers.made import MadeTower
-from tests.towers.recorded import Recorded, write_recorded
+from tests.towers.recorded import N_TOKENS, Recorded, Seen, prompt_around, write_recorded
+from tests.towers.row import picture
 from tests.towers.rows import ROWS
 
 CONVERT = """
@@ -29,24 +33,94 @@ sys.argv = ["convert", sys.argv[2], "--mmproj", "--outtype", sys.argv[3], "--out
 runpy.run_path(f"{source}/convert_hf_to_gguf.py", run_name="__main__")
 """
 
+SEE = """
+import ctypes, json, sys
+import numpy as np
+from llama_cpp import llama_cpp as l, mtmd_cpp as m
+text_file, projector, pixels, prompt, n_tokens, target = sys.argv[1:]
+pixels = np.load(pixels)
+l.llama_backend_init()
+params = l.llama_model_default_params()
+params.n_gpu_layers = 0
+model = l.llama_model_load_from_file(text_file.encode(), params)
+params = l.llama_context_default_params()
+params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads, params.n_threads_batch = 512, 512, 512, 1, 1
+params.flash_attn_type, params.type_k, params.type_v = 0, 0, 0
+context = l.llama_init_from_model(model, params)
+params = m.mtmd_context_params_default()
+params.use_gpu, params.n_threads, params.flash_attn_type, params.warmup = False, 1, 0, False
+tower = m.mtmd_init_from_file(projector.encode(), model, params)
+height, width = pixels.shape[:2]
+bitmap = m.mtmd_bitmap_init(width, height, pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)))
+prompt = prompt.replace("<PICTURE>", m.mtmd_default_marker().decode()).encode()
+chunks = m.mtmd_input_chunks_init()
+text = m.mtmd_input_text(prompt, len(prompt), False, True)
+if m.mtmd_tokenize(tower, chunks, ctypes.byref(text), (m.mtmd_bitmap_p_ctypes * 1)(bitmap), 1):
+    sys.exit("mtmd_tokenize failed")
+n_embd, ids, rows, past = l.llama_model_n_embd_inp(model), [], [], l.llama_pos(0)
+for i in range(m.mtmd_input_chunks_size(chunks)):
+    chunk, n = m.mtmd_input_chunks_get(chunks, i), ctypes.c_size_t()
+    if m.mtmd_input_chunk_get_type(chunk) == 0:
+        found = m.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+        ids += [int(found[j]) for j in range(n.value)]
+        continue
+    count = m.mtmd_input_chunk_get_n_tokens(chunk)
+    ids += [-1] * count
+    if m.mtmd_encode_chunk(tower, chunk):
+        sys.exit("mtmd_encode_chunk failed")
+    rows.append(np.ctypeslib.as_array(m.mtmd_get_output_embd(tower), (count, n_embd)).copy())
+if m.mtmd_helper_eval_chunks(tower, context, chunks, 0, 0, 512, True, ctypes.byref(past)):
+    sys.exit("mtmd_helper_eval_chunks failed")
+n_vocab, tokens, margins = l.llama_vocab_n_tokens(l.llama_model_get_vocab(model)), [], []
+for at in range(int(n_tokens)):
+    logits = np.ctypeslib.as_array(l.llama_get_logits_ith(context, -1), (n_vocab,))
+    second, best = np.argsort(logits)[-2:]
+    tokens.append(int(best))
+    margins.append(float((logits[best] - logits[second]) / np.abs(logits).max()))
+    batch = l.llama_batch_init(1, 0, 1)
+    batch.n_tokens, batch.token[0], batch.pos[0], batch.n_seq_id[0] = 1, tokens[-1], past.value + at, 1
+    batch.seq_id[0][0], batch.logits[0] = 0, 1
+    if l.llama_decode(context, batch):
+        sys.exit("llama_decode failed")
+np.save(target, np.concatenate(rows))
+print("FOUND" + json.dumps({"ids": ids, "tokens": tokens, "least_margin": min(margins)}))
+"""
+
 
 def main(*arguments: str) -> int:
-    if not arguments:
+    if len(arguments) < 2:
         sys.exit(__doc__)
-    source = arguments[0]
-    for name in arguments[1:] or [name for name, row in ROWS.items() if not row.unrecorded]:
+    source, python = arguments[:2]
+    for name in arguments[2:] or [name for name, row in ROWS.items() if not row.unrecorded]:
         with tempfile.TemporaryDirectory() as scratch:
             made = MadeTower(name, ROWS[name], Path(scratch))
             files = {kind: Path(scratch) / f"theirs-{kind}.gguf" for kind in ("f32", "f16")}
             for kind, path in files.items():
                 command = [sys.executable, "-c", CONVERT, source, str(made.folder), kind, str(path)]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                if done.returncode:
-                    sys.exit(f"{name}\n{done.stderr[-3000:]}")
-            record = Recorded(family_keys(files["f32"]), digests(files["f32"]), digests(files["f16"]))
+                _run(name, *command)
+            seen = _see(made, made.row.seen_size, python, Path(scratch)) if made.row.seen_size else None
+            record = Recorded(family_keys(files["f32"]), digests(files["f32"]), digests(files["f16"]), seen)
             write_recorded(name, record)
         sys.stdout.write(f"{name}\n")
     return 0
+
+
+def _see(made: MadeTower, size: tuple[int, int], python: str, scratch: Path) -> Seen:
+    """What llama.cpp's mtmd computes from our files of a prompt with a picture."""
+    pixels, target = scratch / "pixels.npy", scratch / "rows.npy"
+    np.save(pixels, picture(*size))
+    files = str(made.path), str(made.file())
+    out = _run(
+        made.name, python, "-c", SEE, *files, str(pixels), prompt_around("<PICTURE>"), str(N_TOKENS), str(target)
+    )
+    return Seen.of(np.load(target), **json.loads(out.rpartition("FOUND")[2]))
+
+
+def _run(name: str, *command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{name}\n{done.stderr[-3000:]}")
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -113,5 +113,7 @@ _RELATED: dict[str, Callable[[Any, Module], bool]] = {
     "classifier.output_labels": lambda _, model: model.task is Task.RERANK,
     # the runners of embeddings read it when they are made
     "pooling_type": lambda value, model: model.task is not Task.TEXT or value == 0,
-    "attention.sliding_window": lambda v, model: v == 0 or (type(v) is int and v >= model.config.n_ctx),
+    "attention.sliding_window": lambda v, model: (
+        v == 0 or (type(v) is int and v >= getattr(model.config, "n_ctx", v + 1))
+    ),  # an encoder of pictures has no context
 }

@@ -26,7 +26,7 @@ from hotshoe_core.errors import HotshoeError
 from tests.fuzz.fault import Fault
 from tests.fuzz.gguf_parts import ARRAY, CODES, STRING, Key, Parts, Row, pack
 
-__all__ = ["SEEDS", "SHARE", "base", "check_message", "damaged", "damaged_bytes", "run", "setup"]
+__all__ = ["SEEDS", "SHARE", "base", "check_message", "damaged", "damaged_bytes", "largest_resident", "run", "setup"]
 
 SEEDS = (
     *(36, 62, 377),  # NaN: greedy decoding took the first token for the best
@@ -91,7 +91,7 @@ def run(seed: int) -> str:
     rng = random.Random(seed)
     path = Path(_folder[0].name) / "model.gguf"
     path.write_bytes(damaged(base(rng), rng))
-    before, begun = _largest_resident(), time.process_time()
+    before, begun = largest_resident(), time.process_time()
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -103,7 +103,7 @@ def run(seed: int) -> str:
         _check_text(str(warning.message))
     if (seconds := time.process_time() - begun) > SECONDS:
         raise Fault("slow", f"{seconds:.1f} s until {outcome}")
-    if (grown := _largest_resident() - before) > RESIDENT:
+    if (grown := largest_resident() - before) > RESIDENT:
         raise Fault("large", f"{grown >> 20} MiB more until {outcome}")
     return outcome
 
@@ -144,7 +144,7 @@ def _check_text(text: str) -> None:
         raise Fault("escape", f"{odd!r} in {text[:200]!r}")
 
 
-def _largest_resident() -> int:
+def largest_resident() -> int:
     try:
         import resource
     except ImportError:  # Windows

@@ -20,8 +20,8 @@ from tests.fuzz.fault import Fault
 __all__ = ["TARGETS", "load", "outcome_of"]
 
 TARGETS = (
-    *("api", "files", "grammars", "keys", "misbuilt", "plugins", "quantize", "search", "templates", "tokenizers"),
-    "traces",
+    *("api", "files", "grammars", "keys", "misbuilt", "pictures", "plugins", "projectors", "quantize", "search"),
+    *("templates", "tokenizers", "traces"),
 )
 
 

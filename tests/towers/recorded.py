@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Recorded", "read_recorded", "write_recorded"]
+import numpy as np
+
+__all__ = ["N_TOKENS", "Recorded", "Seen", "prompt_around", "read_recorded", "write_recorded"]
+
+Array = np.ndarray[Any, Any]
 
 _DATA = Path(__file__).parents[1] / "data" / "towers"
+
+N_TOKENS = 8
+
+
+def prompt_around(place: str) -> str:
+    """The prompt that llama.cpp continued. place: what stands for the picture."""
+    return f"the quick {place} brown fox"
+
+
+class Seen(NamedTuple):
+    """What llama.cpp's mtmd computes of a prompt with a picture, from our files in f32, without flash attention."""
+
+    ids: list[int]
+    """the prompt; -1 for each row of the picture"""
+    tokens: list[int]
+    """the continuation, greedy"""
+    least_margin: float
+    """The smallest distance of a second best logit, as a part of the largest one."""
+    width: int
+    """elements of a row"""
+    rows: str
+    """what the encoder gives: F32 in base64"""
+
+    @classmethod
+    def of(cls, rows: Array, ids: list[int], tokens: list[int], least_margin: float) -> Seen:
+        kept = base64.b64encode(np.float32(rows).tobytes()).decode()
+        return cls(ids, tokens, least_margin, rows.shape[1], kept)
+
+    @property
+    def array(self) -> Array:
+        """(n, width)"""
+        return np.frombuffer(base64.b64decode(self.rows), "<f4").reshape(-1, self.width)
 
 
 class Recorded(NamedTuple):
@@ -19,15 +56,20 @@ class Recorded(NamedTuple):
     f32: dict[str, str]
     """type, shape and digest of each tensor of llama.cpp's file"""
     f16: dict[str, str]
+    seen: Seen | None
+    """None if llama.cpp cannot, see the row's ``seen_size``."""
 
 
 def read_recorded(name: str) -> Recorded:
     path = _DATA / f"{name}.json"
     if not path.exists():
         raise FileNotFoundError(f"{path}: run `python -m tools.record_towers LLAMA_CPP {name}`")
-    return Recorded(**json.loads(path.read_text()))
+    record = json.loads(path.read_text())
+    seen = record.pop("seen", None)
+    return Recorded(**record, seen=Seen(**seen) if seen else None)
 
 
 def write_recorded(name: str, record: Recorded) -> None:
     _DATA.mkdir(exist_ok=True)
-    (_DATA / f"{name}.json").write_text(json.dumps(record._asdict(), indent=1) + "\n")
+    whole = record._asdict() | {"seen": record.seen and record.seen._asdict()}
+    (_DATA / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")

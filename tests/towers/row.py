@@ -54,6 +54,16 @@ class TowerRow:
     """The input of the model that marks the rows of pictures in the text; "" if it has none."""
 
     sizes: Sequence[tuple[int, int]] = SIZES
+    seen_size: tuple[int, int] | None = None
+    """Height and width of a picture that needs no resizing, which llama.cpp reads too. None: it has no such size, or
+    cannot compute the row; a comment says why."""
+
+    unseen: str = ""
+    """A text that the tower writes around a picture, as the model's processor does, and llama.cpp leaves out."""
+
+    breaks: str = ""
+    """The special token between rows of patches, which llama.cpp counts as a row of the encoder."""
+
     bound: float = 1e-5
     """The largest error of rows and of logits, as a part of the largest one, in f32."""
 

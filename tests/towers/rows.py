@@ -126,6 +126,7 @@ ROWS: dict[str, TowerRow] = {
         _patches,
         _QWEN_OPTIONS,
         typed="mm_token_type_ids",
+        seen_size=(84, 112),
     ),
     "qwen2.5-vl": TowerRow(
         Row(
@@ -145,6 +146,7 @@ ROWS: dict[str, TowerRow] = {
         _patches,
         _QWEN_OPTIONS,
         typed="mm_token_type_ids",
+        seen_size=(84, 112),
     ),
     "gemma3": TowerRow(
         Row(
@@ -166,6 +168,8 @@ ROWS: dict[str, TowerRow] = {
         dict(zip(("image_token_id", "boi_token_index", "eoi_token_index"), _GEMMA_TOKENS, strict=True)),
         _plain,
         {"size": {"height": 112, "width": 112}, "image_seq_length": 4},
+        seen_size=(112, 112),
+        unseen="\n\n",
         typed="token_type_ids",
         differing=("f32 mm.input_projection.weight",),  # llama.cpp's is always F16
         published={"vision_tower.": "vision_tower.vision_model."},
@@ -205,6 +209,7 @@ ROWS: dict[str, TowerRow] = {
         _patches,
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
+        # llama.cpp stops at an assertion: the last text layer, too, reads rows of the encoder
     ),
     "qwen3-vl-moe": TowerRow(
         Row(
@@ -227,6 +232,7 @@ ROWS: dict[str, TowerRow] = {
         _patches,
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
+        seen_size=(256, 256),
     ),
     "qwen3.5": TowerRow(
         Row(
@@ -254,6 +260,7 @@ ROWS: dict[str, TowerRow] = {
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
         bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
+        seen_size=(256, 256),
     ),
     "pixtral": TowerRow(
         Row(
@@ -272,6 +279,8 @@ ROWS: dict[str, TowerRow] = {
         # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
         differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
         whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
+        seen_size=(96, 128),
+        breaks="[IMG_BREAK]",
     ),
     "mistral3": TowerRow(
         Row(
@@ -291,6 +300,8 @@ ROWS: dict[str, TowerRow] = {
         differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
         whole_processor="tests.towers.pixtral_processor:PixtralProcessor",
         whole_options={"patch_size": 14, "spatial_merge_size": 2},
+        seen_size=(112, 140),
+        breaks="[IMG_BREAK]",
     ),
     "idefics3": TowerRow(
         Row(

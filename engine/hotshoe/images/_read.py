@@ -7,6 +7,7 @@ import binascii
 import contextlib
 import io
 import os
+import struct
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ MAX_PIXELS = 100_000_000
 """The most pixels of a picture. Decoded, they take 300 MB."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _EXPECTED = "a path, bytes, an open file, a PIL image, an array, or a text that begins with data:"
+_DAMAGED = (
+    *(OSError, ValueError, SyntaxError, EOFError, MemoryError, ArithmeticError, LookupError, TypeError, struct.error),
+)
+"""What decoders of damaged files raise."""
 _WHITE = (255, 255, 255, 255)
 
 
@@ -87,8 +92,7 @@ def read_image(source: Any) -> Image:
         ) from None
     except ImageError:
         raise
-    # decoders of damaged files raise errors of many types
-    except (OSError, ValueError, SyntaxError, EOFError, MemoryError, ArithmeticError, LookupError, TypeError) as error:
+    except _DAMAGED as error:
         raise ImageError(
             f"{what} cannot be decoded: {printable(str(error), 200)}", hint="the file is damaged or incomplete"
         ) from error

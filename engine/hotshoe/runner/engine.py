@@ -381,7 +381,8 @@ class Engine:
                 events.append(Event(job, finish=job.finish))
                 continue
             try:
-                self._shift(job.sequence, keep, max(1, (self.n_ctx - keep) // 2))
+                start, stop = job.sequence.items.with_whole_spans(keep, keep + max(1, (self.n_ctx - keep) // 2))
+                self._shift(job.sequence, start, stop - start)
             except Exception as error:  # for its own reader, not for the thread that runs the step
                 job.error = error
                 events.append(Event(job, error=error))

@@ -191,6 +191,13 @@ class Items:
         """Return ``n``, or the start of the bidirectional span that row ``n`` is inside of."""
         return next((start for start, stop in self.bidirectional if start < n < stop), n)
 
+    def with_whole_spans(self, start: int, stop: int) -> tuple[int, int]:
+        """Return [start, stop), wider if need be, so that neither end is inside a span."""
+        for entry in self.spans:
+            start = entry.start if entry.start < start < entry.stop else start
+            stop = entry.stop if entry.start < stop < entry.stop else stop
+        return start, stop
+
     def positions(self, start: int, n: int, n_streams: int = 0) -> Array:
         """Return the positions of rows ``start`` to ``start + n`` for RoPE: (n,) I32, or (n_streams, n)."""
         numbers = np.arange(start, start + n, dtype=np.int32)

@@ -41,7 +41,7 @@ class Idefics3(SigLIP):
     def prepare(self, image: Image) -> Prepared:
         c, tile = self.config, self.config.image_size
         pixels = images.resized(image.pixels, _long_side(image.height, image.width, c.longest), "lanczos")
-        pixels = images.resized(pixels, _whole_tiles(*pixels.shape[:2], tile), "lanczos")
+        pixels = images.resized(pixels, _whole_tiles(pixels.shape[0], pixels.shape[1], tile), "lanczos")
         grid = Size(pixels.shape[0] // tile, pixels.shape[1] // tile)
         cut = pixels.reshape(grid.height, tile, grid.width, tile, 3).swapaxes(1, 2).reshape(-1, tile, tile, 3)
         if grid == (1, 1):

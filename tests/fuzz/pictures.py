@@ -1,0 +1,116 @@
+"""Files of pictures with something changed: read as red, green and blue, or refused in words."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import time
+import warnings
+import zlib
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+from hotshoe.images import read_image
+from hotshoe_core.errors import HotshoeError
+from tests.fuzz.fault import Fault
+from tests.fuzz.files import check_message, damaged_bytes, largest_resident
+
+__all__ = ["SEEDS", "SHARE", "run"]
+
+SEEDS = (1010702,)  # a BMP of 7 bytes: untyped
+SHARE = 400
+SECONDS = 10.0
+MAX_PIXELS = 100_000_000
+RESIDENT = 1 << 30  # bytes that one case may add: 100 million pixels take 300 MB, and as much while they are converted
+
+_MODES = {
+    "PNG": ("RGB", "RGBA", "L", "LA", "P", "1", "I;16"),
+    "JPEG": ("RGB", "L", "CMYK"),
+    "WEBP": ("RGB", "RGBA"),
+    "GIF": ("P", "L"),
+    "BMP": ("RGB", "L", "P", "1"),
+    "TIFF": ("RGB", "RGBA", "L", "P", "I;16", "F", "CMYK"),
+    "PPM": ("RGB", "L"),
+}
+_SIDES = (0, 1, 2, 255, 9_999, 10_001, 65_535, 2**31 - 1, 2**31, 2**32 - 1)
+
+
+def run(seed: int) -> str:
+    rng = random.Random(seed)
+    raw = _changed(_sound(rng), rng)
+    before, begun = largest_resident(), time.process_time()
+    outcome = "answered"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of what it passes over
+        try:
+            _check(read_image(raw).pixels)
+        except HotshoeError as error:
+            check_message(error)
+            outcome = "refused"
+    if (seconds := time.process_time() - begun) > SECONDS:
+        raise Fault("slow", f"{seconds:.1f} s until {outcome}")
+    if (grown := largest_resident() - before) > RESIDENT:
+        raise Fault("large", f"{grown >> 20} MiB more until {outcome}")
+    return outcome
+
+
+def _check(pixels: np.ndarray[Any, Any]) -> None:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not 0 < pixels.size <= 3 * MAX_PIXELS:
+        raise Fault("different", f"{pixels.dtype} {pixels.shape}")
+    pixels.sum()
+
+
+def _sound(rng: random.Random) -> bytes:
+    kind = rng.choice(sorted(_MODES))
+    mode = rng.choice(_MODES[kind])
+    shape = rng.randrange(1, 40), rng.randrange(1, 40)
+    noise = np.random.default_rng(rng.randrange(1 << 30)).integers(0, 256, (*shape, 3), np.uint8)
+    if mode == "I;16":
+        image = PIL.Image.fromarray(noise[..., 0].astype(np.uint16) * 257)
+    else:
+        image = PIL.Image.fromarray(noise).convert(mode)
+    options: dict[str, Any] = {}
+    if kind in ("GIF", "PNG", "WEBP", "TIFF") and rng.random() < 0.3:
+        options = {"save_all": True, "append_images": [image.transpose(PIL.Image.Transpose.ROTATE_180)]}
+    if rng.random() < 0.2 and kind in ("JPEG", "PNG", "WEBP"):
+        exif = PIL.Image.Exif()
+        exif[0x0112] = rng.randrange(0, 10)  # the orientation
+        options["exif"] = exif
+    if kind == "JPEG":
+        options["progressive"] = rng.random() < 0.3
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def _changed(raw: bytes, rng: random.Random) -> bytes:
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        raw = _with_odd_number(raw, rng) if rng.random() < 0.4 else damaged_bytes(raw, rng)
+        raw = raw or b"\0"
+    return _with_checksums(raw) if rng.random() < 0.8 else raw
+
+
+def _with_odd_number(raw: bytes, rng: random.Random) -> bytes:
+    """A size, an offset or a count near the beginning that is small, large or nearly right."""
+    form = rng.choice(("<H", ">H", "<I", ">I"))
+    size = struct.calcsize(form)
+    at = rng.randrange(max(1, min(len(raw) - size, 120)))
+    value = rng.choice(_SIDES) % (1 << 8 * size)
+    return raw[:at] + struct.pack(form, value) + raw[at + size :]
+
+
+def _with_checksums(raw: bytes) -> bytes:
+    """A PNG whose chunks have the checksums of what they hold, so that decoders look at it."""
+    if raw[:8] != b"\x89PNG\r\n\x1a\n":
+        return raw
+    out, at = bytearray(raw), 8
+    while at + 12 <= len(raw):
+        stop = at + 8 + int.from_bytes(raw[at : at + 4], "big")
+        if stop + 4 > len(raw):
+            break
+        out[stop : stop + 4] = struct.pack(">I", zlib.crc32(raw[at + 4 : stop]))
+        at = stop + 4
+    return bytes(out)
