@@ -187,4 +187,4 @@ def test_the_page_runs_as_it_stands(chat_server: Server, capsys: pytest.CaptureF
     paths = set(re.findall(r"`(/[a-z0-9/_]+)`", page))
     routes = {getattr(route, "path", "") for route in make_app(Front([])).routes}
     routes = {path for path in routes if not path.startswith("/page/")}
-    assert routes - {"/", "/v1/models/{name:path}"} == paths
+    assert routes - {"/", "/v1/models/{name:path}", "/api/blobs/{digest}"} == paths
