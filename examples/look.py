@@ -25,7 +25,7 @@ MODEL = Path(__file__).resolve().parent / "models" / "shapes-q8_0.gguf"  # its e
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Draw shapes, and ask a model what they are.")
-    parser.add_argument("--seed", type=int, default=3, help="draws another picture; default: 3")
+    parser.add_argument("--seed", type=int, default=5, help="draws another picture; default: 5")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the picture")
     parser.add_argument("--device", help="a name or type that `hotshoe devices` lists")
     args = parser.parse_args()

@@ -41,7 +41,7 @@ class Encoder(Backbone):
     """
 
     token_types: Embedding | None = submodule("token_types", optional=True, shape=lambda c, i: (None, c.dim))
-    embedding_norm: LayerNorm = submodule("token_embd_norm", shape=lambda c, i: (c.dim,))
+    embedding_norm: LayerNorm | None = submodule("token_embd_norm", shape=lambda c, i: (c.dim,))
     norm: Norm | None = None
     task = Task.EMBEDDING
     compute_bound = True
