@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hotshoe_core.gguf import Metadata
     from hotshoe_loader import Registry
 
-__all__ = ["FoundTower", "find_tower", "load_tower"]
+__all__ = ["FoundTower", "find_tower", "load_tower", "tower_of"]
 
 logger = logging.getLogger("hotshoe.images")
 
@@ -44,6 +44,12 @@ class FoundTower(NamedTuple):
     tower: Tower
     found: bool
     """Whether it was found next to the model, and not named by the user."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its tensors in the file."""
+        names = {name for p in self.tower.parameters() for name in p.names}
+        return sum(info.nbytes for name, info in self.file.tensors.items() if name in names)
 
 
 def find_tower(projector: Any, file: GGUFFile, model: Module, known: Path | None = None) -> FoundTower | None:
@@ -62,7 +68,7 @@ def find_tower(projector: Any, file: GGUFFile, model: Module, known: Path | None
         path = file_path("projector", projector, ModelError)
         opened = _open(path)
         try:
-            tower = _tower_of(opened)
+            tower = tower_of(opened)
             if reason := _mismatch(tower, file, model):
                 raise ModelError(
                     f"{path} does not belong to {file.path}: {reason}", hint="give the mmproj file of the same model"
@@ -80,7 +86,7 @@ def _inside(file: GGUFFile, model: Module) -> FoundTower | None:
     if opened is None:
         return None
     try:
-        tower = _tower_of(opened)
+        tower = tower_of(opened)
         reason = _mismatch(tower, file, model)
     except HotshoeError as error:
         reason = error.message
@@ -100,7 +106,7 @@ def _next_to(file: GGUFFile, model: Module, known: Path | None) -> FoundTower | 
         opened = None
         try:
             opened = _open(path)
-            tower = _tower_of(opened)
+            tower = tower_of(opened)
             reason = _mismatch(tower, file, model)
         except HotshoeError as error:
             reason = error.message
@@ -171,7 +177,7 @@ def _with_names(file: GGUFFile) -> GGUFFile:
     return file if tensors == file.tensors else file.changed(file.metadata, tensors)
 
 
-def _tower_of(file: GGUFFile) -> Tower:
+def tower_of(file: GGUFFile) -> Tower:
     """Return the tower of a file, without weights."""
     metadata = file.metadata
     kind = _kind(metadata)

@@ -16,7 +16,7 @@ from hotshoe.load_request import LoadRequest, model_class_of, open_file
 from hotshoe.placement.params import PlacementParams
 from hotshoe.store import verified
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
-from hotshoe_core import Device, DeviceType, Placement
+from hotshoe_core import AllocationStatus, Device, DeviceType, Placement
 from hotshoe_core.errors import InsufficientMemoryError, ModelError, PlacementError
 from hotshoe_core.errors.arguments import described, listed
 from hotshoe_core.errors.text import shown
@@ -145,6 +145,9 @@ def load_model(
             n_layers = request.config.n_layers
             model = load_and_adjust(next_backend, request.build, n_layers, request.placement, progress=progress)
             model.why = f"{registry.why(request.device)}; {describe(model.backend.placement)}"
+        if request.tower is not None:
+            tower = request.tower
+            model.why += f"; pictures: {tower.file.path.name} on {tower.backend.devices[0].name}"
         request.keep_file = True
         return model
 
@@ -174,6 +177,7 @@ def plan_model(
     device: str | Iterable[str] | None = None,
     *,
     n_ctx: int | None = None,
+    projector: str | os.PathLike[str] | Literal[False] | None = None,
     simulate: Sequence[Device] | None = None,
     free: Mapping[str, int] | None = None,
     **options: Unpack[LoadOptions],
@@ -182,6 +186,7 @@ def plan_model(
 
     simulate: devices to plan for instead of those of this machine. Weights then count with their size in the file.
     free: free bytes of devices by their names, to plan for instead of what is free now.
+    projector: the encoder of pictures, as for ``load_model``. It counts with its size in the file, on the first device.
     Raises as ``load_model`` does, except InsufficientMemoryError: a plan that does not fit has ``plan.fits`` False.
     """
     from hotshoe.placement.load_and_adjust import load_and_adjust
@@ -194,8 +199,8 @@ def plan_model(
             raise PlacementError("simulate is empty; expected one Device or more")
         if wrong := [d for d in simulate if not isinstance(d, Device)]:
             raise PlacementError(f"simulate has {shown(wrong[0])}; expected a list of Device")
-    groups = group_options(options, ("device", "n_ctx", "simulate", "free"))
-    with LoadRequest.read(path, device, n_ctx, groups, None, False) as request:
+    groups = group_options(options, ("device", "n_ctx", "projector", "simulate", "free"))
+    with LoadRequest.read(path, device, n_ctx, groups, None, projector) as request:
         request.params = replace(request.params, allocate=False)
 
         def open_backend() -> Backend:
@@ -203,9 +208,15 @@ def plan_model(
                 return request.open(load_all(device=request.device))
             return open_simulated(simulate, SIMULATED_CACHE)
 
+        tower = 0 if request.found_tower is None else request.found_tower.nbytes
         n_layers = request.config.n_layers
-        model = load_and_adjust(open_backend, request.build, n_layers, request.placement, dry=True, free=free)
+        model = load_and_adjust(
+            open_backend, request.build, n_layers, request.placement, dry=True, free=free, reserved=tower
+        )
         backend = model.backend
+        memory = backend.memory()
+        if tower:
+            memory.on(backend.devices[0].name).add_input(tower, AllocationStatus.UNALLOCATED)
         try:
             return Plan(
                 str(request.file.path),
@@ -216,7 +227,7 @@ def plan_model(
                 backend.devices,
                 {**backend.memory_free(), **(free or {})},
                 backend.placement,
-                backend.memory(),
+                memory,
                 request.unused(),
                 model.moved,
             )

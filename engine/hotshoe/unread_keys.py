@@ -25,6 +25,8 @@ HARMLESS = {
 
 _OF_ENCODERS = ("vision.", "audio.", "mm.")
 """Starts of keys of encoders of pictures or sound in the same file. The text does not depend on them."""
+_OF_OTHER_ENCODERS = ("audio.", "gen.", "has_")
+"""The same, in a file of encoders, for the one that reads pictures."""
 
 _OFF = (0, 1)  # of a factor: readers take 0 for "not given"
 NEUTRAL: dict[str, tuple[float | bool | str, ...]] = {
@@ -74,7 +76,8 @@ def find_unread(metadata: Metadata, model: Module) -> dict[str, Any]:
     Call it when the model has been made from a config that was read from these metadata.
     """
     harmless = HARMLESS | model.unused_keys()
-    unread = {k: v for k, v in metadata.arch.unread.items() if not k.startswith(_OF_ENCODERS)}
+    others = _OF_OTHER_ENCODERS if metadata.architecture == "clip" else _OF_ENCODERS
+    unread = {k: v for k, v in metadata.arch.unread.items() if not k.startswith(others)}
     return {k: v for k, v in unread.items() if k not in harmless and not _is_neutral(k, v, model)}
 
 

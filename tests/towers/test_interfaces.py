@@ -202,3 +202,31 @@ def test_a_file_of_an_encoder_without_a_tensor(tiny: MadeTower, tmp_path: Path) 
     writer.close()
     with pytest.raises(WeightsError, match=r"missing .*v\.post_ln\.weight"):
         hotshoe.load_model(tiny.path, "reference", projector=tmp_path / "mmproj.gguf")
+
+
+def test_a_key_that_the_encoder_does_not_read(tiny: MadeTower) -> None:
+    from hotshoe.load_tower import _open, tower_of
+    from hotshoe.unread_keys import check_all_read
+    from hotshoe_core.errors import ModelFileError
+
+    with _open(tiny.file()) as file:
+        tower = tower_of(file)
+        file.metadata._values["clip.vision.unknown"] = 3
+        file.metadata._values["clip.audio.unknown"] = 3
+        with pytest.raises(ModelFileError, match=r"vision\.unknown': is 3, but the model does not read this key"):
+            check_all_read(file.metadata, tower)
+
+
+def test_memory_and_plans_count_the_encoder(tiny: MadeTower, model: TextModel) -> None:
+    model.generate("a", images=[ONE], max_tokens=1)
+    encoder = _encoder(model)
+    weights = sum(device.sizes[0] for device in encoder.backend.memory().devices)
+    assert weights > 0
+    both, text = model.memory(), model.backend.memory()
+    assert both.devices[0].input_weights.size == text.devices[0].input_weights.size + weights
+    assert both.total >= text.total + weights + encoder.kept_bytes
+    options: dict[str, Any] = {"n_ctx": 256, "kv_dtype": "f32"}
+    with_encoder = hotshoe.plan_model(tiny.path, model.device.name, projector=tiny.file(), **options).memory
+    without = hotshoe.plan_model(tiny.path, model.device.name, projector=False, **options).memory
+    assert with_encoder.total - without.total == sum(t.nbytes for t in encoder.file.tensors.values())
+    assert f"pictures: {tiny.file().name} on {model.device.name}" in model.why

@@ -75,6 +75,10 @@ class DeviceMemory:
         weights, cache = (sum(m.size for m in amounts.values()) for amounts in (self.weights, self.cache))
         return weights, cache, self.graph.size
 
+    def add_input(self, size: int, status: AllocationStatus = AllocationStatus.ALLOCATED) -> None:
+        """Add bytes to the weights read before the first layer."""
+        self.weights[-1] = Memory(self.input_weights.size + size, status)
+
     def to_json(self) -> dict[str, Any]:
         """Return the entry as values for ``json.dumps``: bytes, the allocations that failed, and each layer's share."""
         weights, cache, graph = self.sizes

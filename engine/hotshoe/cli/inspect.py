@@ -98,7 +98,7 @@ def describe(
         "byte_order": order,
         "alignment": file.alignment,
         "architecture": file.metadata.get("general.architecture", None, str),
-        **_family(lambda: find_model(read.metadata)),
+        **_family(lambda: _reader_of(read)),
         "dialect": dialect and f"{dialect}: it is read with {n_keys} keys changed, and {n_tensors} tensors renamed",
         "file_bytes": file.nbytes,
         "n_keys": len(file.metadata),
@@ -146,6 +146,15 @@ def describe_checkpoint(
     if tensors:
         report["tensors"] = _selected(found, match)
     return report
+
+
+def _reader_of(file: GGUFFile) -> Any:
+    """The class of the model, or of the encoder of pictures, that reads a file. Raises UnknownArchitectureError."""
+    if file.architecture != "clip":
+        return find_model(file.metadata)
+    from hotshoe.load_tower import tower_of
+
+    return type(tower_of(file))
 
 
 def _family(find: Callable[[], Any]) -> dict[str, str | None]:

@@ -227,8 +227,6 @@ class Tower(Module):
 
     def unused_keys(self) -> dict[str, str]:
         return {
-            "has_vision_encoder": "the projector's type says what the file holds",
-            "has_audio_encoder": "the projector's type says what the file holds",
             "use_gelu": "use_silu says that it is SiLU",
         }
 

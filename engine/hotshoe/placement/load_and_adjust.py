@@ -30,18 +30,23 @@ def load_and_adjust(
     progress: Progress | None = None,
     dry: bool = False,
     free: Mapping[str, int] | None = None,
+    reserved: int = 0,
 ) -> M:
     """Load a model with ``build`` onto the devices that ``open_backend`` opens, and allocate its largest graph.
 
     dry: the backend allocates nothing; instead, sizes are compared with the free memory. free: free bytes of devices by
-    name, in place of those that the backend says. The model's ``moved`` lists
-    what was moved. Raises InsufficientMemoryError if memory runs out and nothing may or can be moved, and
+    name, in place of those that the backend says. reserved: bytes of the first device that something else will take.
+    The model's ``moved`` lists what was moved. Raises InsufficientMemoryError if memory runs out and nothing may or can be moved, and
     PlacementError for options that are not possible. Nothing stays open then.
     """
     backend = open_backend()
     try:
         sizes = measure(build, n_layers, backend.cache_config())
-        attempts = _Attempts(sizes, backend.devices, params, {**backend.memory_free(), **(free or {})})
+        left = {**backend.memory_free(), **(free or {})}
+        first = backend.devices[0].name
+        if left.get(first):  # 0: unknown
+            left[first] = max(1, left[first] - reserved)
+        attempts = _Attempts(sizes, backend.devices, params, left)
         while True:
             backend.strict = not params.fallback
             try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
     from hotshoe.placement import PlacementReport
     from hotshoe.runner.contexts import Built
-    from hotshoe.runner.image_encoder import LoadedTower
+    from hotshoe.runner.image_encoder import ImageEncoder, LoadedTower
     from hotshoe.runner.params import RunnerParams
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
@@ -69,6 +69,9 @@ class LoadedModel:
     Use it as a context manager, or call ``close``, to free its memory.
     """
 
+    images: ImageEncoder | None = None
+    """Turns pictures into items of a sequence; None if the model reads no pictures."""
+
     def __init__(self, parts: ModelParts) -> None:
         self.tokenizer = parts.tokenizer
         self.backend = parts.backend
@@ -114,8 +117,9 @@ class LoadedModel:
         return {t.name: t for t in bound if t is not None}
 
     def memory(self) -> BackendMemory:
-        """Return the memory that the model uses now, by device and layer."""
-        return self.backend.memory()
+        """Return the memory that the model and its encoder of pictures use now, by device and layer."""
+        found = self.backend.memory()
+        return found if self.images is None else self.images.add_to(found)
 
     def placement_report(self) -> PlacementReport:
         """Return which device holds which layers, and what was moved because memory ran out during loading."""

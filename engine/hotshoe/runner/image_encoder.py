@@ -15,7 +15,7 @@ import numpy as np
 from hotshoe.images import read_image
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import EmbeddingSpan, Item
-from hotshoe_core import DType
+from hotshoe_core import AllocationStatus, BackendMemory, DType, Memory
 from hotshoe_core.errors import BackendError, ImageError, ModelDefinitionError
 from hotshoe_core.errors.arguments import listed
 
@@ -78,7 +78,7 @@ class ImageEncoder:
     @property
     def kept_bytes(self) -> int:
         """The bytes of the kept rows."""
-        return sum(map(_nbytes, self._kept.values()))
+        return sum(map(_nbytes, tuple(self._kept.values())))
 
     def hide_markers(self, text: str) -> str:
         """Replace markers in the text of a user, so that ``items`` does not take them for pictures."""
@@ -180,6 +180,19 @@ class ImageEncoder:
             )
         ctx.forward(rows)
         return Built(ctx, ctx.inputs, (rows,))
+
+    def add_to(self, memory: BackendMemory) -> BackendMemory:
+        """Add the encoder's memory: its weights to those of the input, and the kept rows as a cache of the CPU."""
+        for device in self.backend.memory().devices:
+            entry = memory.on(device.device)
+            weights, _, graph = device.sizes
+            entry.add_input(weights)
+            if graph:
+                entry.graph = Memory(entry.graph.size + graph, device.graph.status)
+        if self.kept_bytes:
+            entry = memory.on("cpu")
+            entry.cache[-1] = Memory(self.kept_bytes, AllocationStatus.ALLOCATED)
+        return memory
 
     def close(self) -> None:
         """Free the weights and graphs. Idempotent."""

@@ -46,7 +46,6 @@ from hotshoe_core.errors.text import format_bytes
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
     from hotshoe.runner.base import TextModule
-    from hotshoe.runner.image_encoder import ImageEncoder
     from hotshoe.runner.items import Item
     from hotshoe_core import Backend, Context
 
@@ -100,8 +99,6 @@ class TextModel(LoadedModel):
             message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
-        self.images: ImageEncoder | None = None
-        """Turns pictures into items of a sequence; None if the model reads no pictures."""
         if parts.tower is not None:
             from hotshoe.runner.image_encoder import ImageEncoder  # few models have one
 
