@@ -36,8 +36,8 @@ def load_and_adjust(
 
     dry: the backend allocates nothing; instead, sizes are compared with the free memory. free: free bytes of devices by
     name, in place of those that the backend says. reserved: bytes of the first device that something else will take.
-    The model's ``moved`` lists what was moved. Raises InsufficientMemoryError if memory runs out and nothing may or can be moved, and
-    PlacementError for options that are not possible. Nothing stays open then.
+    The model's ``moved`` lists what was moved. Raises InsufficientMemoryError if memory runs out and nothing may or can
+    be moved, and PlacementError for options that are not possible. Nothing stays open then.
     """
     backend = open_backend()
     try:
