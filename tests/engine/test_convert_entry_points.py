@@ -101,7 +101,7 @@ def llama(folder: Path, **config: object) -> Path:
 
 def test_a_converter_of_another_distribution(site: Site, tmp_path: Path) -> None:
     folder = llama(tmp_path / "m", architectures=["MineForCausalLM"])
-    with pytest.raises(UnknownArchitectureError, match="holds a MineForCausalLM, which hotshoe cannot convert"):
+    with pytest.raises(UnknownArchitectureError, match="holds a MineForCausalLM, which no installed package converts"):
         convert(folder, tmp_path / "m.gguf")
     site.install("mine", families.CONVERTERS, "MineForCausalLM", "mine_hotshoe:describe")
     with pytest.raises(UnknownArchitectureError, match="no model implements the architecture 'mine'"):

@@ -13,10 +13,18 @@ import pytest
 
 import hotshoe
 from hotshoe.chat import ChatTemplate
+from hotshoe.images import read_image
 from hotshoe.runner.image_encoder import ImageEncoder
 from hotshoe.runner.items import EmbeddingSpan, Item
 from hotshoe.runner.text import TextModel
-from hotshoe_core.errors import ChatTemplateError, HotshoeError, ImageError, ModelError, WeightsError
+from hotshoe_core.errors import (
+    ChatTemplateError,
+    HotshoeError,
+    ImageError,
+    ModelDefinitionError,
+    ModelError,
+    WeightsError,
+)
 from tests.towers.made import MadeTower
 from tests.towers.row import picture
 from tests.towers.rows import ROWS
@@ -230,3 +238,16 @@ def test_memory_and_plans_count_the_encoder(tiny: MadeTower, model: TextModel) -
     without = hotshoe.plan_model(tiny.path, model.device.name, projector=False, **options).memory
     assert with_encoder.total - without.total == sum(t.nbytes for t in encoder.file.tensors.values())
     assert f"pictures: {tiny.file().name} on {model.device.name}" in model.why
+
+
+def test_a_tower_with_an_error_of_its_author(model: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    tower = _encoder(model).tower
+    new = picture(64, 65)
+    monkeypatch.setattr(tower, "expand", lambda rows, notes: rows)
+    with pytest.raises(ModelDefinitionError, match=r"Qwen2VL\.expand returned .*; expected a list of texts and Rows"):
+        model.generate("a", images=[new])
+    prepared = tower.prepare(read_image(new))
+    doubled = {name: array.astype(np.float64) for name, array in prepared.inputs.items()}
+    monkeypatch.setattr(tower, "prepare", lambda image: prepared._replace(inputs=doubled))
+    with pytest.raises(ModelDefinitionError, match=r"Qwen2VL\.prepare: the input 'pixels' is float64"):
+        model.generate("a", images=[new])

@@ -56,12 +56,11 @@ def find_converter(checkpoint: Checkpoint, group: str = families.CONVERTERS) -> 
     known = families.names(group)
     if not isinstance(name, str) or name not in known:
         what = f"a {name}" if isinstance(name, str) else "a model whose architecture config.json does not name"
-        # names in lower case are model types, which duplicate the architectures
-        architectures = [other for other in known if other[:1].isupper()]
+        near = did_you_mean(str(name), known)
         raise UnknownArchitectureError(
-            f"{checkpoint.folder} holds {what}, {_WHAT[group]} hotshoe cannot convert; it converts: "
-            f"{', '.join(architectures)}",
-            hint=did_you_mean(str(name), known),
+            f"{checkpoint.folder} holds {what}, {_WHAT[group]} no installed package converts",
+            hint=f"{near}; " * bool(near)
+            + "docs/families.md lists what hotshoe converts, docs/models.md says how to add one",
         )
     converter: Callable[[Checkpoint], FileLayout] = families.find(group, name)
     return converter

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotshoe.images import read_image
+from hotshoe.nn.vision import Rows
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import EmbeddingSpan, Item
 from hotshoe_core import AllocationStatus, BackendMemory, DType, Memory
 from hotshoe_core.errors import BackendError, ImageError, ModelDefinitionError
-from hotshoe_core.errors.arguments import listed
+from hotshoe_core.errors.arguments import described, listed
 
 if TYPE_CHECKING:
     from hotshoe.nn.vision import Prepared, Tower
@@ -145,9 +146,7 @@ class ImageEncoder:
 
     def _make(self, digest: bytes, prepared: Prepared) -> _Parts:
         parts = tuple(
-            part
-            if isinstance(part, str)
-            else EmbeddingSpan(part.array, digest + i.to_bytes(4, "big"), part.positions, self.tower.bidirectional)
+            self._part(part, digest + i.to_bytes(4, "big"))
             for i, part in enumerate(self.tower.expand(self._compute(prepared), prepared.notes))
         )
         with self._guard:
@@ -156,8 +155,21 @@ class ImageEncoder:
                 self._kept.popitem(last=False)
         return parts
 
+    def _part(self, part: object, digest: bytes) -> str | EmbeddingSpan:
+        if isinstance(part, Rows):
+            return EmbeddingSpan(part.array, digest, part.positions, self.tower.bidirectional)
+        if isinstance(part, str):
+            return part
+        raise ModelDefinitionError(
+            f"{type(self.tower).__name__}.expand returned {described(part)}; expected a list of texts and Rows"
+        )
+
     def _compute(self, prepared: Prepared) -> np.ndarray[Any, Any]:
         inputs = prepared.inputs
+        for name, array in inputs.items():
+            if array.dtype.str[1:] not in _DTYPES:
+                where = f"{type(self.tower).__name__}.prepare"
+                raise ModelDefinitionError(f"{where}: the input {name!r} is {array.dtype}; expected float32 or int32")
         shapes = tuple((name, array.shape, _DTYPES[array.dtype.str[1:]]) for name, array in inputs.items())
         built = self._contexts.get(shapes)
         built.context.compute({tensor: inputs[name] for name, tensor in built.inputs.items()})
