@@ -86,6 +86,8 @@ def test_the_readmes_code_runs_as_it_stands(
         (minilm_gguf("q8_0"), "all-MiniLM-L6-v2-q8_0"),
     ):
         (models / f"{name}.gguf").symlink_to(path)
+    for name in ("shapes-q8_0.gguf", "mmproj-shapes-f16.gguf", "shapes.png"):
+        (models / name).symlink_to(ROOT / "examples" / "models" / name)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     printed = capsys.readouterr().out
