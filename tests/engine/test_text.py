@@ -378,7 +378,7 @@ def test_a_chat_that_outgrows_the_context(
 def test_an_error_in_a_chat_names_options_of_the_command_only(
     gguf: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: TextModel, messages: object, **options: object) -> None:
+    def fail(self: TextModel, messages: object, *tools: object, **options: object) -> None:
         raise ChatTemplateError("the role tool_call is unknown; max_tokens is 3")
 
     given = iter(["hello"])

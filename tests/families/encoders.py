@@ -193,10 +193,4 @@ ROWS: dict[str, Row] = {
         prepare=modern_as_published,
         llamacpp_bound=2e-3,  # GELU
     ),
-    "eurobert": Row(
-        "EuroBertModel",
-        "eurobert",
-        {"rms_norm_eps": 1e-3, "classifier_pooling": "mean"},
-        excused={"head_dim": "llama.cpp reads files with hidden_size / num_attention_heads only"},
-    ),
 }

@@ -78,6 +78,8 @@ def mutation(weight: int = 1) -> Callable[[Mutation], Mutation]:
 
 
 def setup() -> None:
+    for folder in _folder:  # of an earlier target in this process
+        folder.cleanup()
     _folder[:] = [tempfile.TemporaryDirectory(prefix="fuzz-files-")]
     for path in (*sorted((DATA / "llamacpp").glob("*.gguf")), DATA / "bert-tiny-llamacpp.gguf"):
         parts = _bases[path.stem] = Parts.of(path)

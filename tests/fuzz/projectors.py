@@ -31,6 +31,8 @@ _folder: list[tempfile.TemporaryDirectory[str]] = []
 
 def setup() -> None:
     files.setup()
+    for folder in _folder:  # of an earlier target in this process
+        folder.cleanup()
     _folder[:] = [tempfile.TemporaryDirectory(prefix="fuzz-projectors-")]
     for name in NAMES:
         made = MadeTower(name, ROWS[name], Path(_folder[0].name) / name)

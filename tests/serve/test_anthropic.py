@@ -143,7 +143,7 @@ def test_what_the_server_did_not_expect_is_an_error_of_the_dialect(monkeypatch: 
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "x"}]}, "invalid_request_error", "does not run"),
         ({"tool_choice": {"type": "tool", "name": "x"}}, "invalid_request_error", "there is no tool 'x'"),
-        ({"messages": [{"role": "user", "content": "a" * 9000}]}, "invalid_request_error", "tokens > 4096 maximum"),
+        ({"messages": [{"role": "user", "content": "a" * 9000}]}, "invalid_request_error", "tokens > 8192 maximum"),
         ({"model": "verse", "tools": []}, "invalid_request_error", "template"),
     ],
 )

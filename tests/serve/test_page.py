@@ -93,6 +93,6 @@ def test_a_model_is_unloaded_and_loaded(tmp_path: Path) -> None:
             body = {"model": "verse", "keep_alive": keep_alive}
             done = server.post("/api/generate", body, headers=allowed)
             assert (done.status_code, done.json()["done_reason"], state()) == (200, reason, after)
-        assert done.headers["x-hotshoe-ignored"] == "keep_alive"
+        assert "x-hotshoe-ignored" not in done.headers
     finally:
         assert server.stop() == 0

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from hotshoe.cli.generating import add_picture_options
 from hotshoe.cli.options import add_backend_options, add_runner_options, load_options
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import bar, show, show_json, table, wrap
@@ -42,6 +43,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON: every layer, and sizes in bytes")
     add_runner_options(parser)
     add_backend_options(parser)
+    add_picture_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -52,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     devices = None if args.simulate is None else simulated(args.simulate)
     if devices is not None and args.device is not None:
         raise PlacementError("both --device and --simulate name devices; expected one of them", hint="leave one out")
-    plan = plan_model(args.model, args.device, n_ctx=args.ctx, **load_options(args), simulate=devices)
+    plan = plan_model(
+        args.model, args.device, n_ctx=args.ctx, projector=args.mmproj, **load_options(args), simulate=devices
+    )
     if args.json:
         show_json(plan.to_json())
     else:

@@ -55,7 +55,7 @@ def describe_llama(
         # only the first Mistral; llama.cpp's converter writes no key, so that its readers ignore the window
         keys["attention.sliding_window"] = checkpoint.integer("sliding_window")
     rules = Rules(
-        required=checkpoint.biases(attention_bias=["attn_*"], mlp_bias=["ffn_*"]),
+        required=checkpoint.biases(attention_bias=["attn_*"], mlp_bias=["ffn_gate", "ffn_up", "ffn_down"]),
         # RoPE pairs (2i, 2i + 1) in GGUF's "llama", but (i, i + head_dim / 2) in transformers
         recipes={
             f"{name}.{kind}": interleave(n)

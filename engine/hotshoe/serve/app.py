@@ -21,6 +21,7 @@ from hotshoe.serve import anthropic, changes, native, ollama, openai, page_files
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.requests import RequestError
 from hotshoe.serve.status import Devices, status
+from hotshoe_core.errors.install import pip_install
 
 __all__ = ["make_app"]
 
@@ -164,7 +165,8 @@ def _devices(devices: Devices) -> Callable[[Request], Coroutine[Any, Any, Respon
 def _metrics(front: Front) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def answer(_: Request) -> Response:
         if front.metrics is None:
-            error = RequestError(501, "/metrics needs the package prometheus-client: pip install 'hotshoe[serve]'")
+            install = pip_install("hotshoe[serve]")
+            error = RequestError(501, f"/metrics needs the package prometheus-client: {install}")
             return json_response(openai.error_body(error), status=501)
         return Response(front.metrics.text(front.processes.values()), media_type="text/plain; version=0.0.4")
 

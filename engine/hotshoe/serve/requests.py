@@ -252,7 +252,7 @@ def picture(place: str, part: Any, sees: bool) -> dict[str, Any] | None:
     source = part.get("source")  # Anthropic's
     if isinstance(source, dict) and source.get("type") == "base64" and isinstance(source.get("data"), str):
         return _part(f"data:{source.get('media_type', 'image/any')};base64,{source['data']}")
-    url = part.get("image_url")
+    url = part.get("image_url") or part.get("image")
     url = url.get("url") if isinstance(url, dict) else url
     if isinstance(url, str) and url[:5].lower() == "data:":
         return _part(url)
