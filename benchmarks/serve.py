@@ -186,13 +186,24 @@ async def load(server: Server, client: httpx.AsyncClient, n: int, seconds: float
 
 
 async def is_near_tie(server: Server, client: httpx.AsyncClient, alone: Result, text: str) -> bool:
-    """Whether the two most probable tokens are about as probable in the word where the answers part."""
-    n = next(i for i, (a, b) in enumerate(zip(alone.text + "\0", text + "\1", strict=False)) if a != b)
-    before = alone.text[: max(0, alone.text.rfind(" ", 0, n))]
-    body = {"model": "m", "prompt": alone.request.prompt + before, "max_tokens": 4, "temperature": 0, "logprobs": 2}
-    answer = (await client.post(f"{server.url}/v1/completions", json=body)).json()
-    margins = [max(top.values()) - min(top.values()) for top in answer["choices"][0]["logprobs"]["top_logprobs"]]
-    return bool(min(margins) < _NEAR)
+    """Whether ``text`` goes on with a token about as probable as the one of the answer alone, where the two part."""
+    request = alone.request
+    body = {"model": "m", "prompt": request.prompt, "max_tokens": request.n_predict, "temperature": 0, "logprobs": 5}
+    answer = (await client.post(f"{server.url}/v1/completions", json=body)).json()["choices"][0]
+    return answer["text"] == text or parts_at_near_tie(answer["logprobs"], text)
+
+
+def parts_at_near_tie(logprobs: dict[str, Any], text: str) -> bool:
+    """Whether ``text`` takes another token, about as probable, at the first place where it leaves these tokens."""
+    start = 0
+    for token, best, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
+        others = [other for other, value in top.items() if other != token and best - value < _NEAR]
+        if any(text.startswith(other, start) for other in others):
+            return True
+        if not text.startswith(token, start):
+            return False
+        start += len(token)
+    return False
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, float]:

@@ -25,3 +25,15 @@ def test_the_load_test_runs(options: tuple[str, ...]) -> None:
     else:
         assert [line["clients"] for line in lines] == [1, 12]
         assert all((line["lost"], line["differ"]) == (0, 0) and line["requests"] for line in lines)
+
+
+def test_answers_that_part_at_a_near_tie() -> None:
+    from benchmarks.serve import parts_at_near_tie
+
+    tokens = ["a", " b", "c", "\n", "1", ":", "2"]
+    tops = [{token: -0.5, f"{token}x": -3.0} for token in tokens]
+    tops[3] |= {"\n\n": -0.52}  # in the middle of a word
+    logprobs = {"tokens": tokens, "token_logprobs": [-0.5] * len(tokens), "top_logprobs": tops}
+    assert parts_at_near_tie(logprobs, "a bc\n\n2")
+    assert not parts_at_near_tie(logprobs, "a bcx")
+    assert not parts_at_near_tie(logprobs, "a bc\n1:3")  # the near tie came before
