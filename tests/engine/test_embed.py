@@ -273,14 +273,31 @@ def test_texts_of_several_callers_are_one_batch(tiny: EmbeddingModel, monkeypatc
     with tiny._lock:  # the device is busy
         for thread in threads:
             thread.start()
-        while len(tiny._waiting) < len(texts):
+        while len(tiny._callers) < len(texts):
             pass
     for thread in threads:
         thread.join(60)
     assert sizes == [6]
     for i, vector in enumerate(expected):
         np.testing.assert_allclose(found[i], vector, atol=1e-5)
-    assert tiny._waiting == []
+    assert tiny._callers == []
+
+
+def test_a_batch_costs_no_look_at_each_text(tiny: EmbeddingModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the time for many texts would be quadratic."""
+    looks = 0
+
+    class Ids(list[int]):
+        def __len__(self) -> int:
+            nonlocal looks
+            looks += 1
+            return super().__len__()
+
+    texts = [Ids([i % 7] * (1 + i % 50)) for i in range(2000)]
+    monkeypatch.setattr(tiny, "_compute", lambda ids, *a, **k: np.array([[sum(each)] for each in ids]))
+    found = tiny._in_batches(texts, None, 2, None)
+    assert looks < 100 * len(texts)
+    assert found[:, 0].tolist() == [sum(text) for text in texts]
 
 
 def test_a_text_that_fails_fails_alone(tiny: EmbeddingModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +322,7 @@ def test_a_text_that_fails_fails_alone(tiny: EmbeddingModel, monkeypatch: pytest
     with tiny._lock:
         for thread in threads:
             thread.start()
-        while len(tiny._waiting) < 2:
+        while len(tiny._callers) < 2:
             pass
     for thread in threads:
         thread.join(60)

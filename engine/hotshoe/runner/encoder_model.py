@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,19 +51,25 @@ class EncoderSignature(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Text:
-    """A text that a caller waits for."""
+    """A text, and what was computed of it."""
 
-    caller: object
     ids: Sequence[int]
-    types: Sequence[int] | None
-    batch_size: int
+    types: Sequence[int]
     row: Array | None = None
-    """What was computed."""
-    error: Exception | None = None
 
-    @property
-    def done(self) -> bool:
-        return self.row is not None or self.error is not None
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """The texts that a caller waits for."""
+
+    waiting: list[_Text]
+    """Those that no batch has yet, the longest last."""
+    batch_size: int
+    has_types: bool
+    error: Exception | None = None
 
 
 def _n_counted(signature: EncoderSignature) -> int:
@@ -82,9 +90,9 @@ class EncoderModel(LoadedModel):
         """Whether each token attends only to itself and earlier tokens."""
         self._spec = _spec_of(model)
         self._attention = _attention_of(self._spec, self.causal)
-        self._waiting: list[_Text] = []
-        """The texts of all callers, in the order they came."""
-        self._waiting_lock = threading.Lock()
+        self._callers: list[_Caller] = []
+        """Those that wait, in the order they came."""
+        self._callers_lock = threading.Lock()
         self._contexts: ContextCache[EncoderSignature] = ContextCache(self._build, _TOKENS_KEPT, _n_counted)
 
     def _finish(self, pooled: Tensor) -> Tensor:
@@ -185,25 +193,24 @@ class EncoderModel(LoadedModel):
         """Compute one row for each text, batch by batch: (n, …). Texts of callers in other threads join the batches."""
         if progress is not None and not callable(progress):
             raise InputTypeError(f"progress is {described(progress)}; expected a function of a fraction")
-        caller = object()
-        texts = [_Text(caller, each, None if types is None else types[i], batch_size) for i, each in enumerate(ids)]
-        with self._waiting_lock:
-            self._waiting += texts
+        texts = [_Text(each, () if types is None else types[i]) for i, each in enumerate(ids)]
+        caller = _Caller(sorted(texts, key=len), batch_size, types is not None)
+        with self._callers_lock:
+            self._callers.append(caller)
         try:
-            done = 0
-            while done < len(texts):
+            n_waiting = len(texts)
+            while n_waiting:
                 with self._lock:
-                    if sum(text.done for text in texts) == done:  # otherwise another caller did some meanwhile
+                    if len(caller.waiting) == n_waiting:  # otherwise another caller computed some meanwhile
                         self._compute_batch()
-                done = sum(text.done for text in texts)
-                error = next((text.error for text in texts if text.error is not None), None)
-                if error is not None:
-                    raise error
+                    n_waiting = len(caller.waiting)
+                if caller.error is not None:
+                    raise caller.error
                 if progress is not None:
-                    progress(done / len(texts))
+                    progress((len(texts) - n_waiting) / len(texts))
         finally:
-            with self._waiting_lock:
-                self._waiting = [text for text in self._waiting if text.caller is not caller]
+            with self._callers_lock:
+                self._callers.remove(caller)
         return np.stack([text.row for text in texts if text.row is not None]) if texts else np.empty((0, 0), np.float32)
 
     def _compute_batch(self) -> None:
@@ -211,27 +218,39 @@ class EncoderModel(LoadedModel):
 
         So there is little padding, and the largest graph comes first.
         """
-        n_batch = self.params.n_batch or _TOKENS
-        with self._waiting_lock:
-            first = self._waiting[0]
-            longest = max(len(text.ids) for text in self._waiting if text.caller is first.caller)
-            typed = first.types is not None
-            fitting = [t for t in self._waiting if len(t.ids) <= longest and (t.types is not None) == typed]
-            size = max(1, min(first.batch_size, n_batch // longest))
-            batch = sorted(fitting, key=lambda text: -len(text.ids))[:size]
-            self._waiting = [text for text in self._waiting if text not in batch]
+        with self._callers_lock:
+            batch, has_types = self._take_batch()
         try:
-            types = None if first.types is None else [text.types or () for text in batch]
-            rows = self._compute([text.ids for text in batch], types, check=False)
-            for text, row in zip(batch, rows, strict=True):
-                text.row, text.error = row, None if np.isfinite(row).all() else self._not_finite()
+            types = [text.types for text, _ in batch] if has_types else None
+            rows = self._compute([text.ids for text, _ in batch], types, check=False)
+            for (text, caller), row in zip(batch, rows, strict=True):
+                text.row = row
+                if not np.isfinite(row).all():
+                    caller.error = self._not_finite()
         except Exception as error:
-            for text in batch:
-                text.error = error
+            for _, caller in batch:
+                caller.error = error
         except BaseException:  # Ctrl-C ends this caller, not the others
-            with self._waiting_lock:
-                self._waiting = batch + self._waiting
+            with self._callers_lock:
+                for text, caller in batch:
+                    bisect.insort(caller.waiting, text, key=len)
             raise
+
+    def _take_batch(self) -> tuple[list[tuple[_Text, _Caller]], bool]:
+        """Remove the texts of the next batch from their callers; return them, and whether they have token types."""
+        first = next(caller for caller in self._callers if caller.waiting)
+        longest = len(first.waiting[-1])
+        size = max(1, min(first.batch_size, (self.params.n_batch or _TOKENS) // longest))
+        found: list[tuple[_Text, _Caller]] = []
+        for caller in self._callers:
+            if caller.has_types == first.has_types:
+                end = bisect.bisect_right(caller.waiting, longest, key=len)
+                found += [(text, caller) for text in reversed(caller.waiting[max(0, end - size) : end])]
+        batch = sorted(found, key=lambda entry: -len(entry[0]))[:size]
+        for caller, n in Counter(caller for _, caller in batch).items():
+            end = bisect.bisect_right(caller.waiting, longest, key=len)
+            del caller.waiting[end - n : end]
+        return batch, first.has_types
 
     def _graph_of(self, n_tokens: int) -> Context:
         n_tokens = integer("n_tokens", n_tokens, 1, InputTooLongError)
