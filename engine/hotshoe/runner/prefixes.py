@@ -18,20 +18,24 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from hotshoe.runner.items import Row, SpanRow, n_common
 from hotshoe_core.errors import OptionError
 
-__all__ = ["Block", "Match", "PrefixStore"]
+if TYPE_CHECKING:
+    from hotshoe_core.gguf import GGUFFile
+
+__all__ = ["Block", "Match", "Place", "PrefixStore", "identified"]
 
 _log = logging.getLogger(__name__)
 _BLOCK = 256  # rows
 _MAGIC = b"hotshoe prefix 1"
 _SUM = 32  # bytes of a checksum and of a key
 _MAX_HEAD = 1 << 20
+_IDENTIFYING = 1 << 20  # bytes at the beginning of a model's file that tell it from others, with its size and time
 
 Array = np.ndarray[Any, Any]
 Rows = list[Row]
@@ -49,6 +53,15 @@ class Block(NamedTuple):
         return sum(array.nbytes for array in self.arrays.values())
 
 
+class Place(NamedTuple):
+    """Where a block is in a text: rows [first, last)."""
+
+    key: bytes
+    parent: bytes
+    first: int
+    last: int
+
+
 class Match(NamedTuple):
     """The longest beginning of a text that is stored."""
 
@@ -63,9 +76,9 @@ class Match(NamedTuple):
 class PrefixStore:
     """Blocks of at most ``max_memory`` bytes in memory and ``max_disk`` bytes in files; the least recently used go.
 
-    What leaves the memory is written to the disk. identity: what the contents depend on except the text: the model's
-    file, the settings of its cache. folder: where files are kept, in a folder that only this user can read. Raises
-    OptionError if it cannot be made.
+    What leaves the memory is written to the disk. identity: what the contents depend on except the text: the version
+    of hotshoe, the model's files, the settings of its cache. folder: where files are kept, in a folder that only this
+    user can read. Raises OptionError if it cannot be made.
     """
 
     def __init__(self, identity: bytes, max_memory: int, max_disk: int = 0, folder: Path | None = None) -> None:
@@ -134,20 +147,19 @@ class PrefixStore:
                 os.utime(path)  # the order of use, for the next start
         return block
 
-    def missing(self, rows: Sequence[Row], start: int, size: Callable[[int, int], int]) -> Iterator[tuple[int, int]]:
-        """Yield [first, last) of the blocks of ``rows`` after ``start`` that are not stored, or less of them.
+    def missing(self, rows: Sequence[Row], start: int, size: Callable[[int, int], int]) -> list[Place]:
+        """Return the blocks of ``rows`` after ``start`` that are not stored, or less of them; the last one first.
 
+        In this order they are to be stored: a block is of no use without those before it, which are to go last.
         size: the bytes that the cache holds of rows [first, last).
         """
-        for key, _, first, last in self._keys(rows):
-            if last > start and size(first, last) > self._stored_bytes(key):
-                yield first, last
+        found = [p for p in self._places(rows) if p.last > start and size(p.first, p.last) > self._stored_bytes(p.key)]
+        return found[::-1]
 
-    def put(self, rows: Sequence[Row], first: int, last: int, arrays: Mapping[str, Array]) -> None:
-        """Store what the cache held of the rows [first, last) of a text, which ``missing`` returned."""
-        key, parent, *_ = next(entry for entry in self._keys(rows) if entry[2] == first)
-        self._remove(key)
-        self._add(key, Block(list(rows[first:last]), parent, arrays))
+    def put(self, rows: Sequence[Row], place: Place, arrays: Mapping[str, Array]) -> None:
+        """Store what the cache held of a block of ``rows``, which ``missing`` returned."""
+        self._remove(place.key)
+        self._add(place.key, Block(list(rows[place.first : place.last]), place.parent, arrays))
         self._shrink()
 
     def flush(self) -> None:
@@ -155,13 +167,12 @@ class PrefixStore:
         for key in list(self._blocks):
             self._write(key, self._blocks[key])
 
-    def _keys(self, rows: Sequence[Row]) -> Iterator[tuple[bytes, bytes, int, int]]:
-        """Yield key, parent, first and last row of each block."""
+    def _places(self, rows: Sequence[Row]) -> Iterator[Place]:
         parent = self._root
         for first in range(0, len(rows), _BLOCK):
             last = min(len(rows), first + _BLOCK)
             key = hashlib.sha256(parent + _encoded(rows[first:last])).digest()
-            yield key, parent, first, last
+            yield Place(key, parent, first, last)
             parent = key
 
     def _stored_bytes(self, key: bytes) -> int:
@@ -240,6 +251,15 @@ class PrefixStore:
             with contextlib.suppress(OSError):
                 path.unlink()
         self._forget(key)
+
+
+def identified(file: GGUFFile) -> tuple[Any, ...]:
+    """Return what tells a model's file from others, for the identity of a PrefixStore."""
+    path = Path(file.path)
+    status = path.stat()
+    with path.open("rb") as opened:
+        head = hashlib.sha256(opened.read(_IDENTIFYING)).hexdigest()
+    return head, status.st_size, status.st_mtime_ns, file.nbytes
 
 
 def _plain(row: Row) -> Any:

@@ -368,8 +368,8 @@ class Slots:
         def size(first: int, last: int) -> int:
             return self.cache.held_bytes(slot.number, first, last)
 
-        for first, last in list(self.store.missing(slot.rows, start, size)):
-            self.store.put(slot.rows, first, last, self.cache.save(slot.number, first, last))
+        for place in self.store.missing(slot.rows, start, size):
+            self.store.put(slot.rows, place, self.cache.save(slot.number, place.first, place.last))
 
     def _save_and_evict(self, slot: Slot) -> None:
         self._save(slot)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
+import hotshoe
 from hotshoe.kvcache import make_cache
 from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.runner.base import LoadedModel, ModelParts, T
@@ -21,7 +21,7 @@ from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.pace import Pace
-from hotshoe.runner.prefixes import PrefixStore
+from hotshoe.runner.prefixes import PrefixStore, identified
 from hotshoe.runner.prompts import ChatPrompt, prepare_chat, prompt_items
 from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.score import Score
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Score", "TextModel"]
 
-_IDENTIFYING = 1 << 20  # bytes at the beginning of a file that tell it from others, with its size and time
 _MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
 
 
@@ -423,13 +422,11 @@ class TextModel(LoadedModel):
 
     def _prefix_store(self, parts: ModelParts) -> PrefixStore | None:
         """Return the store for beginnings of texts, if the options give it room."""
-        params, path = parts.params, Path(parts.file.path)
+        params = parts.params
         if not self.backend.params.allocate or not (params.prefix_memory or params.prefix_disk):
             return None
-        status = path.stat()
-        with path.open("rb") as file:
-            head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
-        identity = (head, status.st_size, status.st_mtime_ns, parts.file.nbytes, params.kv_dtype, self.n_ctx)
+        files = [parts.file, *(() if parts.tower is None else (parts.tower.file,))]  # spans are named by their pictures
+        identity = (hotshoe.__version__, [identified(file) for file in files], params.kv_dtype, self.n_ctx)
         folder = None if params.prefix_folder is None else Path(params.prefix_folder)
         return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
 
