@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hotshoe.runner.pace import Pace
+from hotshoe.runner.sequence import extend
 from tests.engine.test_engine import Rig, expected, next_token
 
 
@@ -26,6 +27,16 @@ def test_only_some_jobs_overtake_one_that_does_not_fit() -> None:
         n_overtaking += short in fitting
         rig.engine.remove(short)
     assert 1 <= n_overtaking <= 17
+
+
+def test_room_for_a_graph_is_not_taken_from_a_later_graph_of_the_step() -> None:
+    rig = Rig(n_ubatch=16, n_ctx=32)
+    later, idle, first = rig.sequence(), rig.sequence(), rig.sequence()
+    later.append(*[1] * 10)
+    idle.append(*[2] * 40)  # used more recently, but no job of the step
+    logits = extend(rig.engine, [(first, [3] * 16), (later, [4] * 17)])
+    assert [int(row.argmax()) for row in logits] == [next_token([3] * 16), next_token([1] * 10 + [4] * 17)]
+    assert int(idle.append().argmax()) == next_token([2] * 40)
 
 
 def test_a_long_prompt_leaves_room_for_short_ones() -> None:

@@ -337,8 +337,8 @@ class Engine:
             events, graphs = self._prepare_step(urgent)
             start, n_built = time.perf_counter(), self._forward.n_graphs_built
             n_prompt_rows = n_computed = 0
-            for chunks in graphs:
-                computed = self._compute(chunks)
+            for i, chunks in enumerate(graphs):
+                computed = self._compute(chunks, [chunk.job.sequence for graph in graphs[i + 1 :] for chunk in graph])
                 n_computed += len(computed.chunks)
                 n_prompt_rows += sum(chunk.n for chunk in computed.chunks if chunk.n > 1)
                 events += self._deliver(computed)
@@ -417,8 +417,11 @@ class Engine:
                     other.n_overtaken += 1
         return fitting
 
-    def _compute(self, chunks: Sequence[JobChunk]) -> GraphOutputs:
-        """Compute one graph, for those jobs that are still there and whose rows have not changed."""
+    def _compute(self, chunks: Sequence[JobChunk], later: Sequence[CachedSequence]) -> GraphOutputs:
+        """Compute one graph, for those jobs that are still there and whose rows have not changed.
+
+        later: the sequences of the step's later graphs.
+        """
         start = time.perf_counter()
         with self.lock:
             self._require_open()
@@ -430,7 +433,7 @@ class Engine:
                 job.served = self._n_steps
                 job.on_scheduled(job.sequence.n_computed)
             n_rows = self._forward.padded_rows(sum(chunk.n for chunk in chunks))
-            feeds = self._slots.begin(chunks, n_rows)
+            feeds = self._slots.begin(chunks, n_rows, later)
             work = self._forward.prepare(chunks, sampling, n_rows, feeds, self._slots.cache.sizes)
         return GraphOutputs(chunks, self._forward.compute(work), sampling, start)
 

@@ -186,10 +186,11 @@ class Slots:
         slots = [a.slot for a in allocations]
         return self.cache.fits(allocations, None, min_free) or self.cache.fits(allocations, slots, min_free)
 
-    def begin(self, chunks: Sequence[Chunk[Any]], n_rows: int) -> dict[str, Array]:
+    def begin(self, chunks: Sequence[Chunk[Any]], n_rows: int, keep: Iterable[CachedSequence] = ()) -> dict[str, Array]:
         """Allocate the rows of a graph of ``n_rows`` rows; return the values of the cache's inputs.
 
-        ``commit`` or ``rollback`` must follow, even after an error. Raises CacheFullError.
+        keep: sequences whose rows must stay, as later graphs of the step continue them. ``commit`` or ``rollback`` must
+        follow, even after an error. Raises CacheFullError.
         """
         allocations = [self.allocation(chunk.job.sequence, chunk.n) for chunk in chunks]
         for chunk, (number, start, n, _) in zip(chunks, allocations, strict=True):
@@ -199,7 +200,7 @@ class Slots:
         try:
             return self.cache.allocate(allocations, n_rows)
         except CacheFullError:
-            self._make_room(allocations)
+            self._make_room(allocations, {slot.number for slot in map(self._slot_of, keep) if slot is not None})
             return self.cache.allocate(allocations, n_rows)
 
     def commit(self) -> None:
@@ -381,9 +382,9 @@ class Slots:
         self.cache.copy_prefix(source.number, target.number, n)
         target.rows = source.rows[:n]
 
-    def _make_room(self, allocations: Sequence[Allocation]) -> None:
+    def _make_room(self, allocations: Sequence[Allocation], keep: set[int]) -> None:
         """Evict slots until the rows fit: first those without an owner, then the least recently used ones."""
-        needed = {a.slot for a in allocations}
+        needed = keep | {a.slot for a in allocations}
         others = [s for s in self._slots if s.rows and s.number not in needed and not s.busy]
         for victim in sorted(others, key=lambda s: (s.owner is not None, s.used)):
             self._save_and_evict(victim)
