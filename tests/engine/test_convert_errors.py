@@ -90,7 +90,7 @@ BAD_FOLDERS: list[tuple[Edit, type[Exception], str]] = [
     (_write("config.json", "[" * 100_000), ModelFileError, "config.json: is not JSON"),
     (_write("config.json", "[]"), ModelFileError, "is a JSON list, expected an object"),
     (_config(architectures=["BertModle"]), UnknownArchitectureError, "a BertModle(.|\n)*did you mean 'BertModel'"),
-    (_config(architectures=["GPTNeoForCausalLM"]), UnknownArchitectureError, "GPTNeoForCausalLM, which hotshoe cannot"),
+    (_config(architectures=["GPTNeoForCausalLM"]), UnknownArchitectureError, "GPTNeoForCausalLM, which no installed package converts"),
     (_config(architectures=..., model_type=...), UnknownArchitectureError, "architecture config.json does not name"),
     (_config(hidden_size=...), ModelFileError, "hidden_size: missing; expected a whole number"),
     (_config(hidden_size="32"), ModelFileError, "hidden_size: '32'; expected a whole number"),
