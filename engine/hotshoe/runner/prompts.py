@@ -92,6 +92,6 @@ def _encoder(model: Chats) -> ImageEncoder:
         unused = "".join(f"; {reason}" for reason in model.unused_towers[:3])
         raise ImageError(
             f"{model.about['model']} was loaded without an encoder of pictures, so it reads texts only{unused}",
-            hint="if the model has one, give its file: load_model(path, projector='mmproj-….gguf')",
+            hint="if the model has one, give its file: projector='mmproj-….gguf' in Python, --mmproj in commands",
         )
     return model.images
