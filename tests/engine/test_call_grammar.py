@@ -12,6 +12,7 @@ from hotshoe.chat.call_grammar import call_grammar
 from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import FORMATS
 from hotshoe.sampling import Grammar, GrammarVocabulary
+from hotshoe_core.errors import GrammarError
 
 jsonschema = pytest.importorskip("jsonschema")
 pytest.importorskip("llguidance")
@@ -130,6 +131,32 @@ def read(template: ResponseTemplate, text: str, tools: list[dict[str, Any]]) -> 
     found = reader.message["tool_calls"]
     calls = [call for each in found for call in (each if isinstance(each, list) else [each])]
     return [call["function"] for call in calls]
+
+
+@pytest.mark.parametrize("name", EXPRESSIVE)
+@pytest.mark.parametrize(("types", "values"), [(["string", "null"], ["red", None]), (["string", "integer"], [1, 2])])
+def test_types_in_a_list(name: str, types: list[str], values: list[Any], vocabulary: GrammarVocabulary) -> None:
+    (known,) = [f for f in FORMATS if f.name == name]
+    template = ResponseTemplate.from_json(known.template())
+    declared = {"type": types, "enum": values}
+    tools = [tool("get", {"type": "object", "properties": {"unit": declared}, "required": ["unit"]})]
+    lark = call_grammar(template, tools, TOKENIZER, several=False)
+    texts = [text for seed in range(40) if (text := write(lark, vocabulary, seed)) is not None]
+    assert texts
+    for text in texts:
+        (call,) = read(template, text, tools)
+        assert call["arguments"]["unit"] in values, text
+
+
+def test_what_tags_cannot_be_bound_to() -> None:
+    declared = {"type": ["string", "null"], "anyOf": [{"maxLength": 3}, {"minLength": 9}]}
+    tools = [tool("get", {"type": "object", "properties": {"unit": declared}, "required": ["unit"]})]
+    (known,) = [f for f in FORMATS if f.name == "xml"]
+    with pytest.raises(GrammarError, match="a text has 'anyOf'"):
+        call_grammar(ResponseTemplate.from_json(known.template()), tools, TOKENIZER)
+    tools = [tool("get", {"type": "object", "properties": {"unit": {"type": "string", "minLength": "5"}}})]
+    with pytest.raises(GrammarError, match="minLength is '5'.*expected an integer"):
+        call_grammar(ResponseTemplate.from_json(known.template()), tools, TOKENIZER)
 
 
 @pytest.mark.parametrize("name", EXPRESSIVE)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.chat.response import ResponseTemplate
 from hotshoe.sampling._json_schema import WHITESPACE, prepare
 from hotshoe_core.errors import GrammarError
+from hotshoe_core.errors.arguments import described
 
 if TYPE_CHECKING:
     from hotshoe.tokenizers import Tokenizer
@@ -401,9 +402,12 @@ def _plain_object(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _choices(schema: Any) -> list[Any]:
     """The schemas of which a value fits one."""
     if isinstance(schema, Mapping):
-        rest = {name: value for name, value in schema.items() if name not in ("anyOf", "oneOf", "type")}
         if isinstance(types := schema.get("type"), list):
-            return [rest | {"type": each} for each in types]
+            texts = [value for value in schema.get("enum", ()) if isinstance(value, str)]
+            limits = {"string": {"enum": texts}} if "enum" in schema else {}
+            found = [dict(schema) | {"type": each} | limits.get(each, {}) for each in types]
+            return [choice for choice in found if choice.get("enum") != []]
+        rest = {name: value for name, value in schema.items() if name not in ("anyOf", "oneOf", "type")}
         for name in ("anyOf", "oneOf"):
             if isinstance(schema.get(name), list) and not rest.keys() - _TEXT_KEYS:
                 return [choice for each in schema[name] for choice in _choices(each)]
@@ -417,6 +421,9 @@ def _is_text(schema: Any) -> bool:
         return False
     if unknown := sorted(schema.keys() - _TEXT_KEYS - {*_DEFINITIONS}):
         raise GrammarError(f"a text has {unknown[0]!r}, which calls in this format cannot be bound to")
+    for name in ("minLength", "maxLength"):
+        if type(schema.get(name, 0)) is not int:
+            raise GrammarError(f"{name} is {described(schema[name])}; expected an integer")
     return True
 
 
