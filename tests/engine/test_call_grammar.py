@@ -155,7 +155,7 @@ def test_what_tags_cannot_be_bound_to() -> None:
     with pytest.raises(GrammarError, match="a text has 'anyOf'"):
         call_grammar(ResponseTemplate.from_json(known.template()), tools, TOKENIZER)
     tools = [tool("get", {"type": "object", "properties": {"unit": {"type": "string", "minLength": "5"}}})]
-    with pytest.raises(GrammarError, match="minLength is '5'.*expected an integer"):
+    with pytest.raises(GrammarError, match=r"minLength is '5'.*expected an integer"):
         call_grammar(ResponseTemplate.from_json(known.template()), tools, TOKENIZER)
 
 

@@ -199,19 +199,6 @@ def test_rows_of_another_encoder_are_other_rows(tiny: MadeTower, model: TextMode
     assert hashes[0] == hashes[2] != hashes[1]
 
 
-def test_kept_prefixes_belong_to_one_encoder(tiny: MadeTower, tmp_path: Path, main_device: str) -> None:
-    def cached(kind: str) -> int:
-        options: dict[str, Any] = {"prefix_disk": 1 << 26, "prefix_folder": str(tmp_path)}
-        with hotshoe.load_model(
-            tiny.path, main_device, task="text", n_ctx=256, projector=tiny.file(kind), **options
-        ) as model:
-            return model.generate("a b c d " * 20, images=[ONE], temperature=0, max_tokens=1).n_cached
-
-    assert cached("f32") == 0
-    assert cached("f32") > 64
-    assert cached("f16") == 0
-
-
 def test_a_projector_that_does_not_belong_to_the_model(tiny: MadeTower, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is a 'qwen2vl' model; expected an encoder of pictures"):
         hotshoe.load_model(tiny.path, "reference", projector=tiny.path)

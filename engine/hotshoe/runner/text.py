@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.pace import Pace
-from hotshoe.runner.prefixes import PrefixStore, identified
+from hotshoe.runner.prefixes import PrefixStore
 from hotshoe.runner.prompts import ChatPrompt, prepare_chat, prompt_items
 from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.score import Score
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Score", "TextModel"]
 
+_IDENTIFYING = 1 << 20  # bytes at the beginning of a file that tell it from others, with its size and time
 _MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
 
 
@@ -422,11 +424,14 @@ class TextModel(LoadedModel):
 
     def _prefix_store(self, parts: ModelParts) -> PrefixStore | None:
         """Return the store for beginnings of texts, if the options give it room."""
-        params = parts.params
+        params, path = parts.params, Path(parts.file.path)
         if not self.backend.params.allocate or not (params.prefix_memory or params.prefix_disk):
             return None
-        files = [parts.file, *(() if parts.tower is None else (parts.tower.file,))]  # spans are named by their pictures
-        identity = (hotshoe.__version__, [identified(file) for file in files], params.kv_dtype, self.n_ctx)
+        status = path.stat()
+        with path.open("rb") as file:
+            head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
+        named = (hotshoe.__version__, head, status.st_size, status.st_mtime_ns, parts.file.nbytes)
+        identity = (*named, params.kv_dtype, self.n_ctx)
         folder = None if params.prefix_folder is None else Path(params.prefix_folder)
         return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
 
