@@ -116,10 +116,9 @@ def find_model(metadata: Metadata) -> type[Module]:
 
         # A file's architecture is not misspelt, so a similar name ("qwen2" for "qwen2vl") is another architecture.
         why = REFUSED.get(architecture)
-        listed = "docs/families.md lists all" if why else f"implemented: {', '.join(names(MODELS))}"
         raise UnknownArchitectureError(
             f"no model implements the architecture {architecture[:60]!r}{f': {why}' if why else ''}",
-            hint=f"a package can add it, see docs/models.md; {listed}",
+            hint="docs/families.md lists what hotshoe implements, docs/models.md says how a package can add one",
         ) from None
     if not isinstance(family, Family):
         raise ModelDefinitionError(

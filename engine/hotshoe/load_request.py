@@ -73,6 +73,8 @@ class LoadRequest:
     placement: PlacementParams
     found_tower: FoundTower | None = None
     """The encoder of pictures, without its weights."""
+    unused_towers: tuple[str, ...] = ()
+    """The files of encoders that are not used, each with the reason."""
     tower: LoadedTower | None = None
     keep_file: bool = False
     """Whether a loaded model needs the files."""
@@ -109,11 +111,11 @@ class LoadRequest:
             check_layers(file, config.n_layers)
             model = model_class(config)
             check_all_read(file.metadata, model)
-            found = _tower_for(projector, file, model, known_projector)
+            found, unused_towers = _tower_for(projector, file, model, known_projector)
         except BaseException:
             file.close()
             raise
-        return cls(file, model_class, config, device, *options, found_tower=found)
+        return cls(file, model_class, config, device, *options, found_tower=found, unused_towers=unused_towers)
 
     def open(self, registry: Registry) -> Backend:
         """Open a backend over the requested devices, and the CPU if it takes part."""
@@ -135,7 +137,11 @@ class LoadRequest:
         if self.model_class.task is Task.TEXT:
             _check_cache_spec(model, self.config.n_layers)
         tokenizer, kind = prepared.result()
-        return kind(ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner, self.tower))
+        return kind(
+            ModelParts(
+                model, tokenizer, backend, self.file, self.config.n_ctx, self.runner, self.tower, self.unused_towers
+            )
+        )
 
     def unused(self) -> dict[str, int]:
         """The bytes of the tensors that are not loaded, because the model does not use them, by the reason."""
@@ -177,11 +183,13 @@ def model_class_of(file: GGUFFile) -> type[Module]:
         raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
 
 
-def _tower_for(projector: Any, file: GGUFFile, model: Module, known: Path | None) -> FoundTower | None:
+def _tower_for(
+    projector: Any, file: GGUFFile, model: Module, known: Path | None
+) -> tuple[FoundTower | None, tuple[str, ...]]:
     if model.task is Task.TEXT:
         inside = "v.blk.0.attn_q.weight" in file.tensors
         if projector is None and known is None and not inside and not any(file.path.parent.glob("*mmproj*.gguf")):
-            return None
+            return None, ()
         from hotshoe.load_tower import find_tower  # few models read pictures
 
         return find_tower(projector, file, model, known)
@@ -191,7 +199,7 @@ def _tower_for(projector: Any, file: GGUFFile, model: Module, known: Path | None
             f"{model.task.description}",
             hint="leave it out",
         )
-    return None
+    return None, ()
 
 
 def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: RunnerParams) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hotshoe_core.gguf import Metadata
     from hotshoe_loader import Registry
 
-__all__ = ["FoundTower", "find_tower", "load_tower", "tower_of"]
+__all__ = ["FoundTower", "Search", "find_tower", "load_tower", "tower_of"]
 
 logger = logging.getLogger("hotshoe.images")
 
@@ -37,13 +37,19 @@ _ARCHITECTURE = "clip"
 _MAX_FILES = 64  # candidates next to a model
 
 
+class Search(NamedTuple):
+    """The result of looking for a model's encoder of pictures."""
+
+    found: FoundTower | None = None
+    unused: tuple[str, ...] = ()
+    """The files of encoders that are not used, each with the reason."""
+
+
 class FoundTower(NamedTuple):
     """The file of a tower, opened and checked, and a tower without weights."""
 
     file: GGUFFile
     tower: Tower
-    found: bool
-    """Whether it was found next to the model, and not named by the user."""
 
     @property
     def nbytes(self) -> int:
@@ -52,7 +58,7 @@ class FoundTower(NamedTuple):
         return sum(info.nbytes for name, info in self.file.tensors.items() if name in names)
 
 
-def find_tower(projector: Any, file: GGUFFile, model: Module, known: Path | None = None) -> FoundTower | None:
+def find_tower(projector: Any, file: GGUFFile, model: Module, known: Path | None = None) -> Search:
     """Open the tower's file: the given one, the one next to the model's that belongs to it, or the model's own.
 
     projector: the path of the file; None to look for it; False for no tower. known: the file that a store has for the
@@ -61,7 +67,7 @@ def find_tower(projector: Any, file: GGUFFile, model: Module, known: Path | None
     installed distribution has a tower of its kind.
     """
     if projector is False:
-        return None
+        return Search(unused=("projector is False",))
     if projector is not None:
         if projector is True:
             raise ModelError(f"projector is {described(projector)}; expected a path, None, or False for no encoder")
@@ -76,30 +82,30 @@ def find_tower(projector: Any, file: GGUFFile, model: Module, known: Path | None
         except BaseException:
             opened.close()
             raise
-        return FoundTower(opened, tower, False)
-    return _next_to(file, model, known) or _inside(file, model)
+        return Search(FoundTower(opened, tower))
+    search = _next_to(file, model, known)
+    return search if search.found is not None else _inside(file, model, search.unused)
 
 
-def _inside(file: GGUFFile, model: Module) -> FoundTower | None:
+def _inside(file: GGUFFile, model: Module, unused: tuple[str, ...]) -> Search:
     """The tower in the model's own file, if it fits."""
     opened = inner_tower(file)
     if opened is None:
-        return None
+        return Search(unused=unused)
     try:
         tower = tower_of(opened)
         reason = _mismatch(tower, file, model)
     except HotshoeError as error:
         reason = error.message
     if reason is None:
-        return FoundTower(opened, tower, True)
-    logger.info("the encoder in %s is not used: %s", file.path, reason)
+        return Search(FoundTower(opened, tower))
     opened.close()
-    return None
+    return Search(unused=(*unused, _log(f"the encoder in {file.path.name}", reason)))
 
 
-def _next_to(file: GGUFFile, model: Module, known: Path | None) -> FoundTower | None:
+def _next_to(file: GGUFFile, model: Module, known: Path | None) -> Search:
     """The tower in the model's folder that fits; of several, one in f16, or else the smallest."""
-    fitting = []
+    fitting, unused = [], []
     for path in [known] if known else sorted(file.path.parent.glob("*mmproj*.gguf"))[:_MAX_FILES]:
         if path == file.path:
             continue
@@ -111,16 +117,22 @@ def _next_to(file: GGUFFile, model: Module, known: Path | None) -> FoundTower | 
         except HotshoeError as error:
             reason = error.message
         if reason is None and opened is not None:
-            fitting.append(FoundTower(opened, tower, True))
+            fitting.append(FoundTower(opened, tower))
             continue
-        logger.info("%s is not used: %s", path, reason)
+        unused.append(_log(path.name, reason))
         if opened is not None:
             opened.close()
     fitting.sort(key=lambda found: ("f16" not in found.file.path.name.lower().replace("bf16", ""), found.file.nbytes))
     for other in fitting[1:]:
-        logger.info("%s is not used: %s fits too", other.file.path, fitting[0].file.path)
+        _log(other.file.path.name, f"{fitting[0].file.path.name} fits too")
         other.file.close()
-    return fitting[0] if fitting else None
+    return Search(fitting[0] if fitting else None, tuple(unused))
+
+
+def _log(what: str, reason: str | None) -> str:
+    text = f"{what} is not used: {reason}"
+    logger.info("%s", text)
+    return text
 
 
 def load_tower(found: FoundTower, registry: Registry, device: Any, params: BackendParams) -> LoadedTower:
@@ -186,7 +198,7 @@ def tower_of(file: GGUFFile) -> Tower:
     except UnknownArchitectureError:
         raise UnknownArchitectureError(
             f"{file.path}: no tower implements the projector {kind[:60]!r}",
-            hint=f"a package can add it, see docs/models.md; implemented: {', '.join(families.names(families.TOWERS))}",
+            hint=f"a package can add it, see docs/towers.md; implemented: {', '.join(families.names(families.TOWERS))}",
         ) from None
     if not (isinstance(tower_class, type) and issubclass(tower_class, Tower)):
         raise ModelDefinitionError(
@@ -201,10 +213,8 @@ def tower_of(file: GGUFFile) -> Tower:
 
 def _kind(metadata: Metadata) -> str:
     """The type of the projector. Files with encoders of pictures and of sound have one of each."""
-    for name in ("vision.projector_type", "projector_type"):
-        if name in metadata.arch:
-            return metadata.arch.require(name, str)
-    return metadata.arch.require("projector_type", str)
+    own = "vision.projector_type"
+    return metadata.arch.require(own if own in metadata.arch else "projector_type", str)
 
 
 def _mismatch(tower: Tower, file: GGUFFile, model: Module) -> str | None:

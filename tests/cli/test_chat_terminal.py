@@ -160,11 +160,13 @@ def test_without_prompt_toolkit_it_says_so_once_and_works(tmp_path: Path, agent:
 
 
 def test_load_edit_and_wrong_files(tmp_path: Path, agent: str) -> None:
-    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good, bad, worse = (tmp_path / f"{name}.json" for name in ("good", "bad", "worse"))
+    worse.write_text('{"messages": [{"role": "user", "content": "a", "images": 5}]}')
     messages = [{"role": "system", "content": "be short"}, {"role": "user", "content": "the old question"}]
     good.write_text(json.dumps({"messages": messages}))
     bad.write_text('{"messages": [{"role": "user"}]}')
-    lines = [f"/load {bad}", f"/save {bad}", "/load nowhere.json", f"/load {good}", "/retry", "/edit", "/clear",
+    lines = [f"/load {bad}", f"/load {worse}", "/" + "x" * 5000, f"/save {bad}",
+             "/load nowhere.json", f"/load {good}", "/retry", "/edit", "/clear",
              f"/save {tmp_path / 'new.json'}", "/think on", "/think", "/clear now", "/cleer"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "hotshoe", "chat", agent, "--device", "cpu"], input="\n".join(lines),
@@ -172,7 +174,8 @@ def test_load_edit_and_wrong_files(tmp_path: Path, agent: str) -> None:
     )  # fmt: skip
     assert done.stdout.count("# Title") == 1  # plain text in a pipe
     assert done.stdout.count("<think>") == 1
-    for words in ("messages[0] has no role or no text", "is not a saved conversation", "nowhere.json",
+    for words in ("messages[0] has no role or no text", "images is not a list of paths", "unknown command /xxx",
+                  "is not a saved conversation", "nowhere.json",
                   "loaded 2 messages",
                   "your message was: the old question", "cannot switch thinking", "/think takes on|off",
                   "/clear takes no argument", "did you mean /clear?"):  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from hotshoe.images import Image, Size, padded, read_image, resized, smart_size, take_images
+from hotshoe.images import Image, Size, center_cropped, read_image, resized, smart_size, take_images
 from hotshoe.images._read import MAX_BYTES
 from hotshoe_core.errors import ImageError
 
@@ -155,11 +155,13 @@ def test_smart_size_is_that_of_transformers() -> None:
         smart_size(1, 201, 28, 3136, 1_000_000)
 
 
-def test_padding() -> None:
-    out = padded(PIXELS, Size(7, 11), (1, 2, 3), center=True)
-    assert np.array_equal(out[1:6, 2:9], PIXELS)
-    assert out[0, 0].tolist() == [1, 2, 3]
+def test_a_picture_of_its_size_is_not_copied() -> None:
     assert resized(PIXELS, Size(5, 7), "bicubic") is PIXELS
+
+
+def test_a_very_long_picture_is_refused_before_it_is_enlarged() -> None:
+    with pytest.raises(ImageError, match="at most 200 times the shorter one"):
+        center_cropped(np.zeros((1, 1_000_000, 3), np.uint8), 336, "bicubic")
 
 
 def test_pictures_are_taken_out_of_messages() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hotshoe.models import apertus
 from hotshoe.nn import Config, GatedMLP
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
@@ -56,6 +57,12 @@ def read(module: str, keys: dict[str, Any], name: str = "Config") -> Any:
         ("gemma3n", SPARSITY, "attention.shared_kv_layers", 2),
         ("gemma3n", SPARSITY, "altup.active_idx", 4),
         ("gemma4", EXPERTS, "attention.shared_kv_layers", 2),
+        *(
+            ("mpt", {}, f"attention.{key}", value)
+            for key in ("max_alibi_bias", "clamp_kqv")
+            for value in (-1.0, math.nan)
+        ),
+        ("dbrx", EXPERTS, "attention.clamp_kqv", -1.0),
     ],
     ids=str,
 )
@@ -63,6 +70,16 @@ def test_a_number_outside_its_bounds(module: str, base: dict[str, Any], key: str
     read(module, base)
     with pytest.raises(ModelFileError, match=re.escape(f"{key}': is {value}")):
         read(module, base | {key: value})
+
+
+@pytest.mark.parametrize("value", [1000.0, -1000.0, math.nan, math.inf])
+def test_numbers_of_an_activation(value: float) -> None:
+    """Their keys are without the name of the architecture. exp(1000) would be an OverflowError in Python."""
+    made = {f"x.{key}": value for key, value in SIZES.items()} | {"general.architecture": "x"}
+    made |= {f"xielu.{name}": 0.5 for name in ("alpha_p", "alpha_n", "beta", "eps")}
+    assert apertus.Config.from_metadata(Metadata(made, {}, Path("m"))).alpha_p == (0.5, 0.5)
+    with pytest.raises(ModelFileError, match=f"'xielu.alpha_p': is {value}"):
+        apertus.Config.from_metadata(Metadata(made | {"xielu.alpha_p": value}, {}, Path("m")))
 
 
 def test_a_negative_size_of_an_mlp() -> None:

@@ -150,6 +150,26 @@ def test_memory_and_disk_are_bounded(tmp_path: Path) -> None:
     assert PrefixStore(b"b", 4000, 12_000, tmp_path).match(texts[-1]).n == 0
 
 
+def test_files_of_all_models_are_bounded_when_a_model_is_loaded(tmp_path: Path) -> None:
+    """A model with another context has files of its own; nobody may load the old one again."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_bytes(b"x" * 20_000)
+    for name in (b"a", b"b", b"c"):
+        store = PrefixStore(name, 100_000, 12_000, tmp_path)
+        for i in range(15):
+            block(store, [i] * 100)
+        store.flush()
+    before = list(tmp_path.glob("*/*"))
+    PrefixStore(b"d", 0, 12_000, tmp_path)
+    after = [path for path in tmp_path.glob("*/*") if path.suffix != ".txt"]
+    assert 6000 < sum(path.stat().st_size for path in after) <= 12_000
+    assert len(before) > len(after)
+    assert store._folder is not None
+    assert len({path.parent for path in after} - {store._folder}) <= 1, "the newest stay"
+    assert store._folder in {path.parent for path in after}
+    assert (tmp_path / "mine" / "notes.txt").exists()
+
+
 def test_blocks_are_shared_by_texts_that_begin_alike() -> None:
     store = PrefixStore(b"a", 1 << 20)
     shared = list(range(600))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 
 import hotshoe
 from hotshoe.runner.items import EmbeddingSpan
-from tests.engine.test_families import run
 from tests.families.row import COMMON, Row, make_folder
+from tests.support.pages import install_page, run
 from tests.towers.row import picture, with_tokens
 
 PAGE = Path(__file__).parents[2] / "docs" / "towers.md"
@@ -32,18 +31,7 @@ ROW = Row(
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of the page, built and installed by pip into a folder."""
-    pytest.importorskip("setuptools", reason="the page's package is built by setuptools")
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    blocks = re.findall(r"```(?:toml|python)\n# ([\w./]+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert [name for name, _ in blocks] == ["pyproject.toml", "hotshoe_vip/vision.py", "hotshoe_vip/convert.py"]
-    (source / "hotshoe_vip").mkdir()
-    (source / "hotshoe_vip" / "__init__.py").touch()
-    for name, text in blocks:
-        (source / name).write_text(text, encoding="utf-8")
-    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
-    done = run("pip", "install", *options, "--target", str(target), str(source), path=target)
-    assert done.returncode == 0, done.stderr
-    return target
+    return install_page(PAGE, "hotshoe_vip", ("vision.py", "convert.py"), tmp_path_factory.mktemp("page"))
 
 
 def test_the_tower_of_the_page(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

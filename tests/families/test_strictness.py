@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import ModelError, ModelFileError, WeightsError
 from hotshoe_core.gguf import GGUFFile
 from tests.families.made import Made
-from tests.support.rewrite import rewrite
+from tests.families.rows import TEXT
+from tests.support.rewrite import Stored, rewrite
 
 OPEN_SHAPES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight", "blk.*.laurel_r.weight")
 OPTIONAL = ("*.bias", "*.scale", "output.weight", "rope_freqs.weight")
@@ -97,6 +99,18 @@ def test_a_key_that_nothing_reads_is_named(made: Made) -> None:
     path = rewrite(made.file(), made.scratch / "key.gguf", {key: 1.5})
     with pytest.raises(ModelFileError, match=key):
         made.open(path)
+
+
+def test_a_layer_of_jamba_without_an_mlp_is_named(tmp_path: Path) -> None:
+    """Its two kinds of MLP are both optional for the binder, as no key says which one a layer has."""
+    jamba = Made("jamba", TEXT["jamba"], tmp_path)
+
+    def drop(tensors: dict[str, Stored]) -> None:
+        for name in [name for name in tensors if name.startswith("blk.1.ffn_") and "norm" not in name]:
+            del tensors[name]
+
+    with pytest.raises(WeightsError, match="layer 1 has neither an MLP nor experts"):
+        jamba.open(rewrite(jamba.file(), tmp_path / "m.gguf", edit=drop))
 
 
 def test_a_missing_layer_is_named(made: Made) -> None:

@@ -12,7 +12,7 @@ import pytest
 ollama = pytest.importorskip("ollama", reason="the package ollama is not installed")
 
 from tests.serve.conftest import VERSE, Server  # noqa: E402 | after importorskip
-from tests.serve.test_models import OPTIONS, A, home  # noqa: E402, F401 | a fixture
+from tests.serve.test_models import OPTIONS, A, C, home  # noqa: E402, F401 | a fixture
 from tests.store.conftest import FakeHub, hub  # noqa: E402, F401 | a fixture
 
 NAME = "org/kjv-GGUF"
@@ -35,6 +35,14 @@ def test_pull_create_and_delete(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -
         want = client.generate(pulled, "In the beginning", options=options).response
         client.create("mine", from_=pulled)
         assert client.generate("mine", "In the beginning", options=options).response == want
+        client.create("mine", from_=C)  # the name has another model from now on
+        assert client.show("mine").capabilities == ["embedding"]
+        assert client.embed("mine", "x").embeddings
+        client.create("mine", from_=pulled)
+        assert client.generate("mine", "In the beginning", options=options).response == want
+        assert "license" in server.post("/api/create", {"model": "mine", "from": pulled, "license": "x"}).headers.get(
+            "x-hotshoe-ignored", ""
+        )
         digest = client.create_blob(VERSE)
         assert digest == f"sha256:{hashlib.sha256(VERSE.read_bytes()).hexdigest()}"
         client.create("uploaded", files={"verse.gguf": digest})

@@ -97,6 +97,8 @@ def test_a_gap_is_filled_in_each_dialect(native: Server) -> None:
         response = native.post("/infill", wrong)
         assert response.status_code == 400
         assert words in response.json()["error"]["message"]
+    ignored = native.post("/api/generate", {"model": "code", "prompt": "a", "suffix": "b", "system": "c"})
+    assert (ignored.status_code, "no suffix" in ignored.text) == (400, True)
     assert native.post("/completion", body).status_code == 400  # its fields are those of /infill
 
 
@@ -118,6 +120,7 @@ def test_props(native: Server) -> None:
     found = native.get("/props", params={"model": "verse"}).json()
     assert found["default_generation_settings"]["n_ctx"] == 512
     assert found["device"] == "cpu"
+    assert found["modalities"]["vision"] is False
     assert str(VERSE.parent) not in json.dumps(found)
     assert native.get("/props", params={"model": "nothing"}).status_code == 404
 

@@ -37,6 +37,12 @@ def test_the_page_names_no_address_outside() -> None:
         assert set(addresses) <= {"http://www.w3.org/2000/svg"}, path.name
 
 
+def test_the_page_works_without_https() -> None:
+    """Browsers have these only for https and localhost, and --host serves other machines by http."""
+    for path in PAGE.glob("*.js"):
+        assert "crypto.randomUUID" not in path.read_text(encoding="utf-8"), path.name
+
+
 def test_a_browser_gets_the_page_and_others_get_json(server: Server) -> None:
     assert server.get("/").json()["hotshoe"] == "running"
     page = server.get("/", headers=HTML)

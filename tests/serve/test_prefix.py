@@ -25,6 +25,8 @@ def test_a_reply_says_where_a_prompt_left_what_was_cached(folder: Path, monkeypa
     monkeypatch.setenv("HOTSHOE_CACHE_DIR", str(folder))
     server = Server(f"verse={VERSE}", "--device", "cpu", "--threads", "1", "--prefix-disk", "64MiB")
     try:
+        told = f"kept in {folder / 'prefixes'}, up to 64.0 MiB; --prefix-disk 0 writes none"
+        assert any(told in line for line in server.lines)
         first = ask(server, STORY + "The end.")
         assert (first["cache_n"], first["cache_differs"]) == (0, None)
         second = ask(server, STORY + "And then?")

@@ -67,6 +67,18 @@ def n_starts(process: ModelProcess) -> int:
     return Path(process.spec.path).stat().st_size
 
 
+@pytest.mark.parametrize("process", [("pass", ANSWER)], indirect=True)
+def test_a_model_that_is_loaded_for_later_was_used_now(process: ModelProcess) -> None:
+    """Otherwise --keep-alive would unload it at once if the server is older."""
+
+    async def work() -> None:
+        process.last_used = 0.0
+        await process.start()
+        assert process.last_used > 0.0
+
+    run(process, work())
+
+
 FAIL = "if n == 0: time.sleep(0.5); write(wire.Failed(None, 'InsufficientMemoryError', 'no memory')); time.sleep(1000)"
 
 

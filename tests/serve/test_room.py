@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -20,19 +22,17 @@ class Model:
     ) -> None:
         self.needs, self.last_used, self.loaded = needs, last_used, True
         self.keep_alive: float | None = None
-        self._facts = name, n_jobs, pinned
+        self.n_jobs = n_jobs
+        self.neighbour: Model | None = None  # gets a request while this one is unloaded
+        self._facts = name, pinned
 
     @property
     def name(self) -> str:
         return self._facts[0]
 
     @property
-    def n_jobs(self) -> int:
-        return self._facts[1]
-
-    @property
     def is_pinned(self) -> bool:
-        return self._facts[2]
+        return self._facts[1]
 
     @property
     def is_loaded(self) -> bool:
@@ -40,6 +40,8 @@ class Model:
 
     async def stop(self) -> None:
         self.loaded = False
+        if self.neighbour is not None:
+            self.neighbour.n_jobs = 1
 
 
 NEW = Model("new", {}, 0)
@@ -101,6 +103,23 @@ def test_what_stays_and_what_can_go() -> None:
     assert (room.held(NEW), room.extra(NEW), room.is_busy(NEW)) == ({"cpu": 12}, {}, False)
 
 
+def test_a_model_that_got_a_request_meanwhile_is_not_unloaded() -> None:
+    async def work() -> None:
+        room = Room()
+        first, second = Model("a", {}, time.monotonic() - 9), Model("b", {}, time.monotonic() - 9)
+        first.keep_alive = second.keep_alive = 5.0
+        first.neighbour = second
+        room.tenants += [first, second]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(room.unload_unused(), 1.5)
+        assert (first.loaded, second.loaded) == (False, True)
+        first.loaded, second.n_jobs = True, 0
+        assert not await room.unload_all([first, second], "another needs its memory")
+        assert (first.loaded, second.loaded) == (False, True)
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [
@@ -112,13 +131,15 @@ def test_what_stays_and_what_can_go() -> None:
         ("-1", None),
         ("0", 0.0),
         ("1.5h", 5400.0),
+        (1e300, None),  # no calendar has a date for it
+        ("9" * 400, None),
     ],
 )
 def test_durations(given: Any, seconds: float | None) -> None:
     assert seconds_of("keep_alive", given) == seconds
 
 
-@pytest.mark.parametrize("given", ["", "m", "5 minutes", "5d", "--5", "1e3"])
+@pytest.mark.parametrize("given", ["", "m", "5 minutes", "5d", "--5", "1e3", "5m30", "1" * 10_000 + "x"])
 def test_what_is_not_a_duration(given: str) -> None:
     with pytest.raises(OptionError, match="keep_alive is"):
         seconds_of("keep_alive", given)

@@ -139,6 +139,11 @@ def test_pages_of_other_sites_and_unknown_paths(server: Server) -> None:
     assert server.get("/v1/models", headers={"host": "evil.example"}).status_code == 403
     assert server.get("/v1/models", headers={"origin": "https://evil.example"}).status_code == 403
     assert server.get("/v1/models", headers={"origin": "http://localhost:3000"}).status_code == 200
+    assert server.get("/v1/models", headers={"origin": "http://127.0.0.1:3000"}).status_code == 200
+    lan = {"host": "192.168.1.5:8080"}
+    assert server.get("/v1/models", headers=lan | {"origin": "http://192.168.1.5:8080"}).status_code == 200
+    for origin in ("http://192.0.2.1", "http://192.0.2.1:8080", "null"):  # also a page that has no name
+        assert server.get("/v1/models", headers=lan | {"origin": origin}).status_code == 403
     assert "access-control-allow-origin" not in server.get("/v1/models").headers
     assert server.get("/").json()["hotshoe"] == "running"
     for response, status in ((server.get("/nowhere"), 404), (server.get("/v1/completions"), 405)):

@@ -179,6 +179,21 @@ def test_list_is_newest_first_and_says_what_cannot_be_read(ollama: Path, home: P
     assert "Ollama" in lines[2]
 
 
+def test_a_file_that_cannot_be_looked_at_does_not_hide_the_others(ollama: Path, home: Path) -> None:
+    """As one of another user. The system refuses to look at a name that is too long for everyone."""
+    folders = (home / ".lmstudio/models/org/bad", home / "hf/hub/models--org--bad/snapshots/x")
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "x.gguf").symlink_to("x" * 300)
+    assert [model.name for model in all_models()] == ["ollama:verse:latest"]
+
+
+def test_rm_deletes_nothing_if_it_may_not_delete_all(ollama: Path) -> None:
+    records.remember("created", "short", {"from": "ollama:verse:latest"})
+    assert hotshoe("rm", "short", "ollama:verse", "--yes").returncode == 2
+    assert find("short").name == "short"
+
+
 def test_created_names(ollama: Path, home: Path) -> None:
     records.remember("created", "short", {"from": "ollama:verse:latest"})
     records.remember("created", "gone", {"from": "ollama:other"})

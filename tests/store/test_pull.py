@@ -254,11 +254,12 @@ def test_pull_of_what_another_program_brought_is_not_deleted(verse_hub: FakeHub,
     assert refused.returncode == 2
     assert f"hf cache rm model/{NAME}" in refused.stderr
     hotshoe("pull", NAME, hub=verse_hub)
-    assert hotshoe("rm", NAME, "--yes").returncode == 0
-    assert find(NAME).path.read_bytes() == DATA, "pull brought nothing, so rm deletes nothing"
+    refused = hotshoe("rm", NAME, "--yes")
+    assert (refused.returncode, "deleted" in refused.stderr) == (2, False), "pull brought nothing"
+    assert find(NAME).path.read_bytes() == DATA
 
 
-def test_a_shared_projector_stays_while_it_is_needed(hub: FakeHub) -> None:
+def test_a_shared_projector_stays_while_it_is_needed(hub: FakeHub, home: Path) -> None:
     hub.repositories[NAME] = {name: DATA + name.encode() for name in ("m-Q4_0.gguf", "m-Q8_0.gguf", "mmproj-F16.gguf")}
     for quant in ("Q4_0", "Q8_0"):
         hotshoe("pull", f"{NAME}:{quant}", hub=hub)
@@ -267,6 +268,47 @@ def test_a_shared_projector_stays_while_it_is_needed(hub: FakeHub) -> None:
     assert left.name == f"{NAME}:Q8_0"
     assert left.projector is not None
     assert left.projector.is_file()
+    assert hotshoe("rm", NAME, "--yes").returncode == 0
+    assert files_of(home) == {}
+
+
+def test_rm_of_a_model_whose_label_is_another_one_here(hub: FakeHub, home: Path) -> None:
+    """The repository has two models of 4 bits, so that they have whole names there; here one is enough to say Q4_0."""
+    hub.repositories[NAME] = {name: DATA + name.encode() for name in ("a-Q4_0.gguf", "b-Q4_0.gguf")}
+    done = hotshoe("pull", f"{NAME}:a-Q4_0", hub=hub)
+    assert done.stdout == f"{NAME}:Q4_0\n"
+    assert hotshoe("rm", f"{NAME}:Q4_0", "--yes").returncode == 0
+    assert files_of(home) == {}
+
+
+def test_rm_deletes_older_revisions_too(verse_hub: FakeHub, home: Path) -> None:
+    hotshoe("pull", NAME, hub=verse_hub)
+    verse_hub.repositories[NAME], verse_hub.commit = {"kjv-3m-Q8_0.gguf": DATA + b"new"}, "c" * 40
+    hotshoe("pull", NAME, hub=verse_hub)
+    assert find(NAME).path.read_bytes() == DATA + b"new"
+    assert hotshoe("rm", NAME, "--yes").returncode == 0
+    assert files_of(home) == {}
+    assert not [path for path in (home / "data").rglob("*") if path.is_file()], "nothing is remembered of it"
+
+
+def test_rm_where_links_are_hard_links(verse_hub: FakeHub, home: Path) -> None:
+    hotshoe("pull", NAME, hub=verse_hub)
+    pointer = find(NAME).path
+    blob = Path(os.path.realpath(pointer))
+    pointer.unlink()
+    os.link(blob, pointer)
+    assert hotshoe("rm", NAME, "--yes").returncode == 0
+    assert files_of(home) == {}
+
+
+def test_the_whole_size_is_known_from_the_start(hub: FakeHub) -> None:
+    """A fraction of the files so far would go back when the next file begins."""
+    names = ["m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf"]
+    hub.repositories[NAME] = {name: DATA + name.encode() for name in names}
+    program = f"from hotshoe.store.download import pull\npull({NAME!r}, progress=lambda file, n: print(file.name, n))"
+    environ = os.environ | {"HF_ENDPOINT": hub.url}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[:2] == [f"{name} 0" for name in names]
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,23 @@ def test_the_encoder_next_to_the_model(tiny: MadeTower, tmp_path: Path, main_dev
         assert _encoder(seeing).file.path.name == "mmproj-model-F16.gguf"
     with hotshoe.load_model(path, main_device, task="text", projector=False) as blind:
         assert not blind.sees
+    for encoder in tmp_path.glob("mmproj-model-*.gguf"):
+        encoder.unlink()
+    with (
+        hotshoe.load_model(path, main_device, task="text") as blind,
+        pytest.raises(ImageError, match=r"reads texts only; mmproj-broken\.gguf is not used: .*"),
+    ):
+        blind.generate("a", images=[ONE])
+
+
+def test_rows_of_another_encoder_are_other_rows(tiny: MadeTower, model: TextModel, main_device: str) -> None:
+    """The keys and values made from them may be kept on the disk."""
+    with hotshoe.load_model(tiny.path, main_device, task="text", projector=tiny.file("f16")) as other:
+        hashes = []
+        for each in (model, other, model):
+            items = _encoder(each).items("", [ONE], add_special=False)
+            hashes.append([item.hash for item in items if isinstance(item, EmbeddingSpan)])
+    assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_a_projector_that_does_not_belong_to_the_model(tiny: MadeTower, tmp_path: Path) -> None:

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from hotshoe.cli._clients import CLIENTS, Client, Server
+from hotshoe.cli._server import add_url, ask, key_of_environment
 from hotshoe.cli.options import read_text
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import show, table, wrap
-from hotshoe_core.errors import OptionError, did_you_mean
+from hotshoe_core.errors import HotshoeError, OptionError, did_you_mean
 
 __all__ = ["add_parser", "run"]
 
-_URL = "http://127.0.0.1:8080"
 _PLACEHOLDER = "NAME"
-_SECONDS = 5.0
 
 
 def add_parser(commands: Subparsers[CommandParser]) -> None:
@@ -35,8 +34,10 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         "known. Exit code: 1 if --write wrote nothing.",
     )
     parser.add_argument("client", nargs="?", metavar="CLIENT", help="codex, claude, opencode, … ")
-    parser.add_argument("--url", default=_URL, metavar="URL", help=f"the address of the server. Default: {_URL}")
-    parser.add_argument("--key", default="none", metavar="KEY", help="a key of --api-keys; default: none is needed")
+    add_url(parser)
+    parser.add_argument(
+        "--key", metavar="KEY", help="a key of --api-keys; default: HOTSHOE_API_KEY, or that none is needed"
+    )
     parser.add_argument("--model", metavar="NAME", help="the model; default: the first text model of the server")
     parser.add_argument("--write", action="store_true", help="show the change of the client's settings, ask, and write")
     parser.add_argument("--yes", action="store_true", help="with --write: do not ask")
@@ -66,14 +67,13 @@ def _server(args: argparse.Namespace, *, needs_model: bool) -> Server:
 
     Raises OptionError if the server cannot be asked and the name of the model is needed.
     """
-    url = args.url.rstrip("/")
+    url, key = args.url.rstrip("/"), args.key or key_of_environment()
     try:
-        models = _models(url, args.key)
-    except (OSError, ValueError) as error:
+        _, models = ask(url, "/v1/models", "data", "id", key)
+    except HotshoeError as error:
         if args.model is None and needs_model:
-            hint = "start it (hotshoe serve MODEL), or name the model: --model NAME"
-            raise OptionError(f"{url} did not tell its models: {error}", hint=hint) from None
-        print(f"({url} did not tell its models: {error})", file=sys.stderr)
+            raise OptionError(error.message, hint=f"{error.hint}; or name the model: --model NAME") from None
+        print(f"(the models of the server are not known: {error.message})", file=sys.stderr)
         models = []
     texts = [model for model in models if model.get("task", "text") == "text"]
     name = args.model or (texts[0]["id"] if texts else _PLACEHOLDER)
@@ -81,20 +81,7 @@ def _server(args: argparse.Namespace, *, needs_model: bool) -> Server:
         listed = [model["id"] for model in models]
         raise OptionError(f"the server has no text model {name!r}; it has {', '.join(listed)}")
     found = next((model for model in models if model["id"] == name), {})
-    return Server(url, args.key, name, found.get("context_length"))
-
-
-def _models(url: str, key: str) -> list[dict[str, Any]]:
-    """The models that the server lists. Raises OSError or ValueError if it does not."""
-    import urllib.request
-
-    request = urllib.request.Request(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"})
-    with urllib.request.urlopen(request, timeout=_SECONDS) as response:
-        found = json.loads(response.read())
-    models = found.get("data") if isinstance(found, dict) else None
-    if not isinstance(models, list) or not all(isinstance(m, dict) and isinstance(m.get("id"), str) for m in models):
-        raise ValueError("its answer is not a list of models")
-    return models
+    return Server(url, key or "none", name, found.get("context_length"))
 
 
 def _lines(client: Client, server: Server) -> Iterator[str]:
@@ -185,11 +172,11 @@ def _in_toml(text: str, settings: dict[str, Any]) -> str:
             skips = line.strip() in tables
         if not skips:
             body.append(line)
-    found = [f"{name} = {json.dumps(value)}" for name, value in plain.items()] + head
+    found = [f"{name} = {_toml(value)}" for name, value in plain.items()] + head
     while body and not body[-1].strip():
         body.pop()
     for name, values in tables.items():
-        body += ["", name, *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        body += ["", name, *(f"{key} = {_toml(value)}" for key, value in values.items())]
     after = "\n".join([*found, *body]).strip("\n") + "\n"
     for name, values in settings.items():
         if isinstance(values, dict) and isinstance(before.get(name), dict):
@@ -197,6 +184,10 @@ def _in_toml(text: str, settings: dict[str, Any]) -> str:
     if tomllib.loads(after) != _merged(before, settings):  # such as a table in one line
         raise ValueError("its form is not known")
     return after
+
+
+def _toml(value: str | int) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _in_yaml(text: str, settings: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ COMMANDS = {
 
 _PICTURE = re.compile(
     r"""(?P<q>['"])(?P<quoted>[^'"]+\.(?:png|jpe?g|webp|gif|bmp|tiff?))(?P=q)"""
-    r"""|(?P<plain>(?:[^\s'"\\]|\\\ )+\.(?:png|jpe?g|webp|gif|bmp|tiff?))(?=\s|$)""",
+    r"""|(?<!\S)(?P<plain>(?:[^\s'"\\]|\\\ )+\.(?:png|jpe?g|webp|gif|bmp|tiff?))(?=\s|$)""",
     re.IGNORECASE,
 )
 """A path in a message, as terminals paste it: in quotes, or with a backslash before each space."""
@@ -112,7 +112,7 @@ class Conversation:
     def take(self, text: str) -> None:
         """Handle one input: a command or a message."""
         command, _, argument = text.partition(" ")
-        if not text.startswith("/") or Path(text).is_file():  # a pasted path may begin with a slash
+        if not text.startswith("/") or _is_file(text):  # a pasted path may begin with a slash
             self.take_message(text)
             return
         if command not in COMMANDS:
@@ -249,7 +249,7 @@ class Conversation:
         if self.model.sees:
             for found in _PICTURE.finditer(text):
                 path = found["quoted"] or found["plain"].replace("\\ ", " ")
-                if Path(path).expanduser().is_file():
+                if _is_file(path):
                     self.show(path)
                     text = text.replace(found[0], "").strip()
         message: dict[str, Any] = {"role": "user", "content": text}
@@ -300,7 +300,18 @@ def _read_messages(path: Path) -> list[dict[str, Any]]:
             isinstance(message, dict) and message.get("role") in _ROLES and isinstance(message.get("content"), str)
         ):
             raise OptionError(f"{path}: messages[{i}] has no role or no text; {expected}")
+        images = message.get("images", [])
+        if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+            raise OptionError(f"{path}: messages[{i}].images is not a list of paths")
     return messages
+
+
+def _is_file(path: str) -> bool:
+    """Whether a text is the path of a file. A text may be too long for a path."""
+    try:
+        return Path(path).expanduser().is_file()
+    except (OSError, RuntimeError):
+        return False
 
 
 def _in_parts(message: dict[str, Any]) -> dict[str, Any]:

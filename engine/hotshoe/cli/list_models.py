@@ -58,11 +58,8 @@ def _row(model: StoredModel) -> dict[str, Any]:
 
     architecture = error = ""
     try:
-        file = GGUFFile(model.path)
-        try:
+        with GGUFFile(model.path) as file:
             architecture = file.architecture
-        finally:
-            file.close()
     except HotshoeError as found:
         error = found.message
     return {

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from hotshoe.cli._server import add_url, ask, key_of_environment
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import show, show_json, table, wrap
-from hotshoe_core.errors import HotshoeError
 from hotshoe_core.errors.text import format_bytes
 
 __all__ = ["add_parser", "run"]
 
-_URL = "http://127.0.0.1:8080"
 _FOREVER = "9999"
-_SECONDS = 30
+_TIME = "%H:%M:%S"
 
 
 def add_parser(commands: Subparsers[CommandParser]) -> None:
@@ -32,14 +27,14 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         description="Ask a running `hotshoe serve` which models it has loaded, on which device and why, and which it "
         "unloaded to make room. The key, if the server wants one, is read from HOTSHOE_API_KEY.",
     )
-    parser.add_argument("--url", default=_URL, metavar="URL", help=f"the address of the server. Default: {_URL}")
+    add_url(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
-    found = _ask(args.url)
+    found, _ = ask(args.url, "/api/ps", "models", "why", key_of_environment())
     if args.json:
         show_json(found)
     else:
@@ -47,32 +42,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(url: str) -> dict[str, Any]:
-    key = os.environ.get("HOTSHOE_API_KEY", "")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        request = urllib.request.Request(f"{url.rstrip('/')}/api/ps", headers=headers)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=_SECONDS) as answer:
-            found = json.load(answer)
-    except urllib.error.HTTPError as error:
-        hint = "put the key into HOTSHOE_API_KEY" if error.code == 401 else "is it the address of hotshoe serve?"
-        raise HotshoeError(f"{url} answered with status {error.code}", hint=hint) from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "reason", error)
-        raise HotshoeError(
-            f"no server answers at {url}: {why}", hint="start one: hotshoe serve; or give --url"
-        ) from None
-    if not isinstance(found, dict) or not isinstance(found.get("models"), list):
-        raise HotshoeError(f"{url} did not answer with a list of models", hint="is it the address of hotshoe serve?")
-    return found
-
-
 def _report(found: dict[str, Any]) -> Iterator[str]:
     rows = []
     for model in found["models"]:
-        until = "pinned" if model.get("pinned") else str(model["expires_at"])
-        until = "another needs room" if until.startswith(_FOREVER) else until[11:19] or until
+        until = "pinned" if model["pinned"] else _time_of(model["expires_at"])
         counts = str(model["context_length"]), str(model["requests"])
         rows.append((model["name"], format_bytes(model["size"]), model["device"], *counts, until))
     if not rows:
@@ -82,5 +55,12 @@ def _report(found: dict[str, Any]) -> Iterator[str]:
     for model in found["models"]:
         yield from wrap(f"{model['name']}: {model['why']}")
     for gone in found.get("unloaded", ()):
-        at = datetime.fromtimestamp(gone["at"]).strftime("%H:%M:%S")
+        at = datetime.fromtimestamp(gone["at"]).strftime(_TIME)
         yield from wrap(f"{at} {gone['name']} was unloaded: {gone['why']}")
+
+
+def _time_of(expires_at: str) -> str:
+    """When a model is unloaded, in this machine's time."""
+    if expires_at.startswith(_FOREVER):
+        return "another needs room"
+    return datetime.fromisoformat(expires_at).astimezone().strftime(_TIME)

@@ -32,8 +32,9 @@ def run(args: argparse.Namespace) -> int:
     from hotshoe_core.errors import OptionError
 
     models = [find(name) for name in args.names]
-    for model in models:
-        size = format_bytes(sum(file.stat().st_size for file in files_to_delete(model)))
+    found = [(model, files_to_delete(model)) for model in models]  # all before the first one is deleted
+    for model, files in found:
+        size = format_bytes(sum(file.stat().st_size for file in files))
         if not args.yes:
             if not sys.stdin.isatty():
                 raise OptionError(f"nobody can confirm that {model.name} ({size}) is deleted", hint="give --yes")

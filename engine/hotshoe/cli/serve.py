@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.cli.options import SIZE, add_backend_options, add_runner_options, load_options
+from hotshoe.cli.options import SIZE, add_backend_options, add_runner_options, load_options, read_text
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe_core.errors import did_you_mean
+from hotshoe_core.errors.text import format_bytes
 
 if TYPE_CHECKING:
     from hotshoe.serve.processes import ModelSpec
@@ -109,7 +110,14 @@ def run(args: argparse.Namespace) -> int:
         hosts=frozenset(args.allow_host),
         strict=args.strict,
     )
-    return serve(front, args.host, args.port, lambda line: print(line, file=sys.stderr, flush=True))
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    if limit := named.options.get("prefix_disk"):
+        folder = named.options["prefix_folder"]
+        say(f"beginnings of texts are kept in {folder}, up to {format_bytes(limit)}; --prefix-disk 0 writes none")
+    return serve(front, args.host, args.port, say)
 
 
 class _Named:
@@ -144,7 +152,7 @@ class _Named:
 
         if not stored and (model := named(path)) is not None:
             stored, path, name = model.name, str(model.path), model.name if name == path else name
-        if not Path(path).exists():
+        if not stored and not Path(path).exists():
             raise OptionError(f"{path} does not exist", hint="check the path; a name goes first: NAME=FILE")
         n_ctx = self.contexts.get(name, self.contexts.get(""))
         pinned = name in self.pinned
@@ -207,7 +215,7 @@ def _keys(path: Path | None) -> frozenset[str]:
 
     if path is None:
         return frozenset()
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    lines = (line.strip() for line in read_text(path).splitlines())
     keys = frozenset(line for line in lines if line and line[0] != "#")
     if not keys:
         raise OptionError(f"--api-keys: {path} has no key", hint="write one on each line")

@@ -9,7 +9,7 @@ from hotshoe import families
 from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint
 from hotshoe.convert._layout import FileLayout
 from hotshoe.convert._write import check_request, write
-from hotshoe_core.errors import ModelError, UnknownArchitectureError, did_you_mean
+from hotshoe_core.errors import ModelError, UnknownArchitectureError, similar
 
 __all__ = ["convert", "find_converter"]
 
@@ -56,10 +56,10 @@ def find_converter(checkpoint: Checkpoint, group: str = families.CONVERTERS) -> 
     known = families.names(group)
     if not isinstance(name, str) or name not in known:
         what = f"a {name}" if isinstance(name, str) else "a model whose architecture config.json does not name"
-        near = did_you_mean(str(name), known)
+        near = similar(str(name), known)
         raise UnknownArchitectureError(
             f"{checkpoint.folder} holds {what}, {_WHAT[group]} no installed package converts",
-            hint=f"{near}; " * bool(near)
+            hint=(f"did you mean {near!r}?; " if near else "")
             + "docs/families.md lists what hotshoe converts, docs/models.md says how to add one",
         )
     converter: Callable[[Checkpoint], FileLayout] = families.find(group, name)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
     from hotshoe.nn import Module
 
-__all__ = ["make_layout"]
+__all__ = ["checked_model", "make_layout"]
 
 _OUTPUT = "output.weight"
 _WITHOUT_ARCH = ("tokenizer.", "hotshoe.", "xielu.")
@@ -72,6 +72,14 @@ def _model(checkpoint: Checkpoint, values: dict[str, Any]) -> Module:
     """The model that the metadata describe, without weights."""
     metadata = Metadata(values, {}, Path("the file"))
     model_class = families.find_model(metadata)
+    return checked_model(checkpoint, model_class, metadata, f"the converter of {metadata.architecture!r}")
+
+
+def checked_model(checkpoint: Checkpoint, model_class: type[Module], metadata: Metadata, converter: str) -> Module:
+    """Make the model that metadata describe, without weights. ``converter``: who wrote the metadata, for messages.
+
+    Raises ConversionError for metadata of a file that could not be loaded; ModelError for a key that no code reads.
+    """
     try:
         model = model_class(model_class.config_type().from_metadata(metadata))
     except ModelFileError as error:
@@ -80,8 +88,8 @@ def _model(checkpoint: Checkpoint, values: dict[str, Any]) -> Module:
         ) from error
     for key, value in find_unread(metadata, model).items():
         raise ModelError(
-            f"the converter of {metadata.architecture!r} writes {key} = {value!r}, which {model_class.__module__}."
-            f"{model_class.__qualname__} does not read: loading the file would fail",
+            f"{converter} writes {key} = {value!r}, which {model_class.__module__}.{model_class.__qualname__} does not "
+            "read: loading the file would fail",
             hint="read the key in the model's Config, do not write it, or name it in unused_keys",
         )
     return model

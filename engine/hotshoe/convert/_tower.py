@@ -10,8 +10,8 @@ from hotshoe import families
 from hotshoe.convert._json import read_object
 from hotshoe.convert._layout import FileLayout
 from hotshoe.convert._match import Rules, match_tensors
-from hotshoe.unread_keys import find_unread
-from hotshoe_core.errors import ModelError, ModelFileError
+from hotshoe.convert._schema import checked_model
+from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
 
 if TYPE_CHECKING:
@@ -98,15 +98,5 @@ def make_tower_layout(
     read = Metadata({"general.architecture": _ARCHITECTURE, **metadata}, {}, Path("the file"))
     for name in ("projector_type", "vision.projector_type"):
         read.arch.get(name, kind)
-    try:
-        tower = tower_class(tower_class.config_type().from_metadata(read))
-    except ModelFileError as error:
-        raise checkpoint.refusal(
-            f"it describes a file that hotshoe cannot load: {error.message}", "check the sizes in config.json"
-        ) from error
-    for key, value in find_unread(read, tower).items():
-        raise ModelError(
-            f"the converter of {kind!r} writes {key} = {value!r}, which {tower_class.__name__} does not read",
-            hint="read the key in the tower's Config, do not write it, or name it in unused_keys",
-        )
+    tower = checked_model(checkpoint, tower_class, read, f"the converter of {kind!r}")
     return FileLayout(_ARCHITECTURE, metadata, match_tensors(vision, tower, rules or Rules(), "v.blk."))

@@ -1,7 +1,7 @@
 """Images: read pictures from files, bytes and arrays, and make them what an encoder expects."""
 
 from hotshoe.images._messages import flattened, take_images, with_texts
-from hotshoe.images._process import Size, center_cropped, fit_within, normalized, padded, resized, smart_size
+from hotshoe.images._process import Size, center_cropped, fit_within, normalized, resized, smart_size
 from hotshoe.images._read import Image, read_image
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "fit_within",
     "flattened",
     "normalized",
-    "padded",
     "read_image",
     "resized",
     "smart_size",

@@ -10,10 +10,13 @@ import numpy as np
 
 from hotshoe_core.errors import ImageError
 
-__all__ = ["Filter", "Size", "center_cropped", "fit_within", "normalized", "padded", "resized", "smart_size"]
+__all__ = ["Filter", "Size", "center_cropped", "fit_within", "normalized", "resized", "smart_size"]
 
 Array = np.ndarray[Any, Any]
 Filter = Literal["bilinear", "bicubic", "lanczos"]
+
+
+_MAX_RATIO = 200  # of the longer side to the shorter one
 
 
 class Size(NamedTuple):
@@ -23,18 +26,13 @@ class Size(NamedTuple):
     width: int
 
 
-def smart_size(height: int, width: int, unit: int, min_pixels: int, max_pixels: int, max_ratio: float = 200) -> Size:
+def smart_size(height: int, width: int, unit: int, min_pixels: int, max_pixels: int) -> Size:
     """Return the size nearest to a picture's whose sides are multiples of ``unit`` and whose area is within limits.
 
     Source: smart_resize of Qwen2-VL (Wang et al. 2024, arXiv:2409.12191). Raises ImageError if the longer side is more
-    than ``max_ratio`` times the shorter one.
+    than 200 times the shorter one.
     """
-    if max(height, width) > max_ratio * min(height, width):
-        raise ImageError(
-            f"the picture is {width} x {height}; this model reads pictures whose longer side is at most "
-            f"{max_ratio:g} times the shorter one",
-            hint="cut it into pieces",
-        )
+    _require_ratio(height, width)
     h, w = max(unit, round(height / unit) * unit), max(unit, round(width / unit) * unit)
     if h * w > max_pixels:
         beta = math.sqrt(height * width / max_pixels)
@@ -64,21 +62,15 @@ def resized(pixels: Array, size: Size, filter: Filter) -> Array:
 
 
 def center_cropped(pixels: Array, side: int, filter: Filter) -> Array:
-    """Resize a picture so that its shorter side is ``side``, and cut the longer one: (h, w, 3) to (side, side, 3)."""
+    """Resize a picture so that its shorter side is ``side``, and cut the longer one: (h, w, 3) to (side, side, 3).
+
+    Raises ImageError if the longer side is more than 200 times the shorter one, because it would become too long.
+    """
     h, w = pixels.shape[:2]
+    _require_ratio(h, w)
     size = Size(int(side * h / w), side) if h > w else Size(side, int(side * w / h))
     top, left = (size.height - side) // 2, (size.width - side) // 2
     return resized(pixels, size, filter)[top : top + side, left : left + side]
-
-
-def padded(pixels: Array, size: Size, color: Sequence[int] = (0, 0, 0), *, center: bool = False) -> Array:
-    """Add a margin: (h, w, 3) to (*size, 3), below and to the right, or on all sides."""
-    h, w = pixels.shape[:2]
-    top, left = ((size.height - h) // 2, (size.width - w) // 2) if center else (0, 0)
-    out = np.empty((*size, 3), np.uint8)
-    out[:] = color
-    out[top : top + h, left : left + w] = pixels
-    return out
 
 
 def normalized(pixels: Array, mean: Sequence[float], std: Sequence[float]) -> Array:
@@ -86,3 +78,12 @@ def normalized(pixels: Array, mean: Sequence[float], std: Sequence[float]) -> Ar
     scaled = (pixels * (1 / 255)).astype(np.float32)
     values = (scaled - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
     return np.ascontiguousarray(np.moveaxis(values, -1, -3))
+
+
+def _require_ratio(height: int, width: int) -> None:
+    if max(height, width) > _MAX_RATIO * min(height, width):
+        raise ImageError(
+            f"the picture is {width} x {height}; this model reads pictures whose longer side is at most "
+            f"{_MAX_RATIO} times the shorter one",
+            hint="cut it into pieces",
+        )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import io
 import os
 import struct
+import threading
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +36,7 @@ _DAMAGED = (
     *(OSError, ValueError, SyntaxError, EOFError, MemoryError, ArithmeticError, LookupError, TypeError, struct.error),
 )
 """What decoders of damaged files raise."""
+_FILTERS = threading.Lock()  # Python's filters of warnings belong to all threads
 _WHITE = (255, 255, 255, 255)
 
 
@@ -78,16 +78,17 @@ def read_image(source: Any) -> Image:
         _check_size(*source.size)
         return _decoded(source)
     data = _bytes_of(source)
-    what = "the picture"
+    name = f"the picture {source}" if isinstance(source, os.PathLike) else "the picture"
+    what = name
     try:
-        with _bombs_are_errors(pillow), pillow.open(io.BytesIO(data), formats=_FORMATS) as opened:
-            what = f"the picture ({opened.format}, {opened.width} x {opened.height})"
+        with _opened(pillow, data) as opened:
+            what = f"{name} ({opened.format}, {opened.width} x {opened.height})"
             _check_size(opened.width, opened.height)
             return _decoded(opened)
     except pillow.UnidentifiedImageError:
         start = printable(data[:12].decode("latin-1"), 12)
         raise ImageError(
-            f"the data of {format_bytes(len(data))} is not a picture; it begins with {start!r}",
+            f"{name} ({format_bytes(len(data))}) is not a picture; it begins with '{start}'",
             hint=f"formats: {', '.join(_FORMATS)}",
         ) from None
     except ImageError:
@@ -100,12 +101,12 @@ def read_image(source: Any) -> Image:
         raise ImageError(f"{what} is too large: {error}") from error
 
 
-@contextlib.contextmanager
-def _bombs_are_errors(pillow: Any) -> Iterator[None]:
-    """Pillow warns of large pictures before their size can be read: let it raise an error instead."""
-    with warnings.catch_warnings():
+def _opened(pillow: Any, data: bytes) -> PIL.Image.Image:
+    """Read the header. Pillow warns of large pictures before their size can be read: let it raise an error instead."""
+    with _FILTERS, warnings.catch_warnings():
         warnings.simplefilter("error", pillow.DecompressionBombWarning)
-        yield
+        opened: PIL.Image.Image = pillow.open(io.BytesIO(data), formats=_FORMATS)
+        return opened
 
 
 def _pillow() -> Any:

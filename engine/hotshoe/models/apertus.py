@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.nn import MLP, TextConfig, derived, layers, submodule, tensor
 from hotshoe_core import Tensor, ops
+from hotshoe_core.gguf import Metadata
+
+_MAX = 80.0  # exp of a larger number is infinite in float32
 
 
 def _by_layer(name: str) -> Any:
     """Declare numbers of the layers, from a key without the name of the architecture."""
-    return derived(lambda metadata, found, _: tuple(metadata.per_layer(name, found.n_layers, float)))
+
+    def get(metadata: Metadata, found: SimpleNamespace, _: Any) -> tuple[float, ...]:
+        values = metadata.per_layer(name, found.n_layers, float)
+        for value in values:
+            if not abs(value) <= _MAX:
+                raise metadata.error(name, f"is {value}; expected {-_MAX} to {_MAX}", "the file is damaged")
+        return tuple(values)
+
+    return derived(get)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,9 @@ from hotshoe.nn import ExpertConfig, LayerNorm, LayerNormConfig, MixtureOfExpert
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ExpertConfig, LayerNormConfig):
-    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
+class Config(LayerNormConfig, ExpertConfig):
     expert_dim: int = key("feed_forward_length", minimum=1)
-    clamp: float = key("attention.clamp_kqv", default=0.0)
+    clamp: float = key("attention.clamp_kqv", default=0.0, minimum=0)
 
 
 class Attention(nn.Attention):

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): learned positions, LayerNorms, biases, and an MLP without a gate."""
+"""GPT-2 (Radford et al. 2019), StarCoder 1 (Li et al. 2023, arXiv:2305.06161): learned positions and LayerNorms."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from hotshoe.nn import (
 )
 from hotshoe.nn.mixers import Mamba1, StateSpace, ssm_key
 from hotshoe_core import Tensor
+from hotshoe_core.errors import WeightsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,11 @@ class Block(nn.TransformerBlock):
     experts: MixtureOfExperts | None = submodule(optional=True)
 
     @property
-    def mlp(self) -> GatedMLP | MixtureOfExperts | None:  # type: ignore[override]
-        return self.dense if self.experts is None else self.experts
+    def mlp(self) -> GatedMLP | MixtureOfExperts:  # type: ignore[override]
+        found = self.dense if self.experts is None else self.experts
+        if found is None:
+            raise WeightsError(f"layer {self.layer} has neither an MLP nor experts", hint="download the file again")
+        return found
 
 
 class Model(nn.Decoder):

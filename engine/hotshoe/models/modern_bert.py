@@ -69,9 +69,8 @@ class Model(nn.Encoder):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankerConfig(Config):
-    pooling: int = key(
-        "classifier.pooling_type", minimum=1, maximum=2
-    )  # the mean, or the first token; read by the runner
+    # the mean, or the first token; read by the runner
+    pooling: int = key("classifier.pooling_type", minimum=1, maximum=2)
 
 
 class Reranker(Model):

@@ -11,8 +11,8 @@ from hotshoe.nn import MLP, AlibiAttention, LayerNormConfig, LearnedPositions, k
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LayerNormConfig):
-    max_bias: float = key("attention.max_alibi_bias", default=0.0)
-    clamp: float = key("attention.clamp_kqv", default=0.0)
+    max_bias: float = key("attention.max_alibi_bias", default=0.0, minimum=0)
+    clamp: float = key("attention.clamp_kqv", default=0.0, minimum=0)
 
 
 class Attention(AlibiAttention):

@@ -11,7 +11,7 @@ import numpy as np
 
 from hotshoe.kvcache import UncachedView
 from hotshoe.nn.attention import Attention
-from hotshoe.nn.basic import LayerNorm, Norm
+from hotshoe.nn.basic import LayerNorm, Norm, RMSNorm
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.config import FileConfig, derived, key
 from hotshoe.nn.decoder import TransformerBlock
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LayerScale",
     "Prepared",
+    "RMSTowerBlock",
     "Rows",
     "Tower",
     "TowerAttention",
@@ -45,7 +46,7 @@ class Prepared(NamedTuple):
     """A picture as its tower reads it."""
 
     inputs: dict[str, Array]
-    """The inputs of the graph: float32, int32 or bool arrays. One graph computes all pictures with inputs of the same
+    """The inputs of the graph: float32 or int32 arrays. One graph computes all pictures with inputs of the same
     shapes."""
 
     notes: Any = None
@@ -62,12 +63,10 @@ class Rows(NamedTuple):
     """(n,) or (streams, n) integers, counted from the first row. None: 0, 1, 2, …"""
 
 
-def _channels(name: str, default: tuple[float, ...] | None = None) -> Any:
+def _channels(name: str) -> Any:
     """Declare a field of three floats, one for each colour."""
 
-    def get(metadata: Metadata, found: SimpleNamespace, _: Any) -> tuple[float, ...]:
-        if name not in metadata.arch and default is not None:
-            return default
+    def get(metadata: Metadata, _: SimpleNamespace, __: Any) -> tuple[float, ...]:
         return tuple(float(value) for value in metadata.arch.per_layer(name, 3, float))
 
     return derived(get)
@@ -102,6 +101,11 @@ class TowerConfig(FileConfig):
     std: tuple[float, ...] = _channels("vision.image_std")
     activation: Activation = derived(_activation)  # noqa: RUF009
     """The activation of the MLPs."""
+
+    @property
+    def side(self) -> int:
+        """Patches on each side of a square picture."""
+        return self.image_size // self.patch_size
 
     # what the modules of text models ask a config for
     @property
@@ -180,6 +184,14 @@ class TowerBlock(TransformerBlock):
     post_mlp_norm: LayerScale | None = submodule("ls2", optional=True)
 
 
+class RMSTowerBlock(TowerBlock):
+    """A TowerBlock with RMS norms and a gated MLP."""
+
+    attention_norm: Norm = submodule("ln1", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+    mlp_norm: Norm = submodule("ln2", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+    mlp: TowerGatedMLP = submodule()
+
+
 class Tower(Module):
     """Base class of encoders of pictures. A subclass says how a picture becomes inputs, rows and items of a sequence.
 
@@ -192,7 +204,7 @@ class Tower(Module):
     compute_bound = True
     blocks: Sequence[TowerBlock]
     marker: ClassVar[str]
-    """The special token that stands for a picture in what a chat template writes."""
+    """The text that a chat template writes for a picture, usually a special token."""
     placeholder: ClassVar[str]
     """What to write for a picture into a text if the chat template writes nothing. It contains the marker once."""
     row_marker: ClassVar[str] = ""

@@ -61,6 +61,8 @@ class ModelParts:
     params: RunnerParams
     tower: LoadedTower | None = None
     """The encoder of pictures of a text model."""
+    unused_towers: tuple[str, ...] = ()
+    """The files of encoders that are not used, each with the reason."""
 
 
 class LoadedModel:
@@ -82,6 +84,8 @@ class LoadedModel:
         """How the device was chosen, in one line."""
         self.moved: tuple[str, ...] = ()
         """What was moved to other devices because memory ran out, one sentence for each time."""
+        self.unused_towers = parts.unused_towers
+        """The files of encoders of pictures that are not used, one sentence with the reason for each."""
         self._file = parts.file
         self._model = parts.model
         self._guard = threading.RLock()

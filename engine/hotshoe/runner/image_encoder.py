@@ -66,6 +66,9 @@ class ImageEncoder:
         self._tokenizer = tokenizer
         self._run = run
         self._contexts: ContextCache[_Shapes] = ContextCache(self._build, _MAX_GRAPHS)
+        status = loaded.file.path.stat()
+        # rows may be kept longer than this object, with the keys and values made from them
+        self._identity = repr((loaded.file.path.name, status.st_size, status.st_mtime_ns)).encode()
         self._kept: OrderedDict[bytes, _Parts] = OrderedDict()
         self._guard = threading.Lock()  # of the kept rows
         self.n_computed = 0
@@ -135,8 +138,16 @@ class ImageEncoder:
     def _parts(self, source: Any) -> _Parts:
         """Return what replaces the marker of a picture: texts and spans."""
         prepared = self.tower.prepare(read_image(source))
-        digest = _digest(prepared)
+        digest = self._digest(prepared)
         return self._find(digest) or self._run(lambda: self._find(digest) or self._make(digest, prepared))
+
+    def _digest(self, prepared: Prepared) -> bytes:
+        """Return what the rows of a picture depend on: the encoder's file, and the picture as the encoder reads it."""
+        found = hashlib.blake2b(self._identity, digest_size=16)
+        for name, array in prepared.inputs.items():
+            found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            found.update(array.tobytes())
+        return found.digest()
 
     def _find(self, digest: bytes) -> _Parts | None:
         with self._guard:
@@ -220,12 +231,3 @@ def _n_rows_of(part: str | EmbeddingSpan, row_marker: str) -> int:
 
 def _nbytes(parts: _Parts) -> int:
     return sum(part.array.nbytes for part in parts if isinstance(part, EmbeddingSpan))
-
-
-def _digest(prepared: Prepared) -> bytes:
-    """The content of a picture, as its tower reads it."""
-    found = hashlib.blake2b(digest_size=16)
-    for name, array in prepared.inputs.items():
-        found.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        found.update(array.tobytes())
-    return found.digest()

@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import os
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ _BLOCK = 256  # rows
 _MAGIC = b"hotshoe prefix 1"
 _SUM = 32  # bytes of a checksum and of a key
 _MAX_HEAD = 1 << 20
+_OURS = re.compile(r"[0-9a-f]{32}/[0-9a-f]{64}(?:\.[0-9a-f]{8})?")
 
 Array = np.ndarray[Any, Any]
 Rows = list[Row]
@@ -63,9 +65,10 @@ class Match(NamedTuple):
 class PrefixStore:
     """Blocks of at most ``max_memory`` bytes in memory and ``max_disk`` bytes in files; the least recently used go.
 
-    What leaves the memory is written to the disk. identity: what the contents depend on except the text: the model's
-    file, the settings of its cache. folder: where files are kept, in a folder that only this user can read. Raises
-    OptionError if it cannot be made.
+    What leaves the memory is written to the disk. At the start, files of all models beyond ``max_disk`` are deleted,
+    the least recently used first: nobody may load their model again. identity: what the contents depend on except the
+    text: the model's file, the settings of its cache. folder: where files are kept, in a folder that only this user
+    can read. Raises OptionError if it cannot be made.
     """
 
     def __init__(self, identity: bytes, max_memory: int, max_disk: int = 0, folder: Path | None = None) -> None:
@@ -80,6 +83,7 @@ class PrefixStore:
         self._children: dict[bytes, set[bytes]] = {}
         self._folder = None
         if folder is not None and max_disk:
+            _shrink_folder(folder, max_disk)
             self._folder = folder / self._root.hex()[:32]
             try:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -240,6 +244,23 @@ class PrefixStore:
             with contextlib.suppress(OSError):
                 path.unlink()
         self._forget(key)
+
+
+def _shrink_folder(folder: Path, limit: int) -> None:
+    """Delete the least recently used files of all models beyond ``limit`` bytes. Other files are left alone."""
+    found = []
+    for path in folder.glob("*/*"):
+        if _OURS.fullmatch(f"{path.parent.name}/{path.name}"):
+            with contextlib.suppress(OSError):  # another process deleted it
+                status = path.stat()
+                found.append((status.st_mtime_ns, path, status.st_size))
+    size = sum(n for _, _, n in found)
+    for _, path, n in sorted(found):
+        if size <= limit:
+            break
+        with contextlib.suppress(OSError):
+            path.unlink()
+        size -= n
 
 
 def _plain(row: Row) -> Any:

@@ -38,6 +38,7 @@ class Chats(Protocol):
 
     tokenizer: Tokenizer
     images: ImageEncoder | None
+    unused_towers: tuple[str, ...]
 
     @property
     def about(self) -> dict[str, str]:
@@ -88,8 +89,9 @@ def prepare_chat(
 
 def _encoder(model: Chats) -> ImageEncoder:
     if model.images is None:
+        unused = "".join(f"; {reason}" for reason in model.unused_towers[:3])
         raise ImageError(
-            f"{model.about['model']} was loaded without an encoder of pictures, so it reads texts only",
-            hint="if the model has one, give its file: load_model(path, projector='mmproj-….gguf')",
+            f"{model.about['model']} was loaded without an encoder of pictures, so it reads texts only{unused}",
+            hint="if the model has one, give its file: projector='mmproj-….gguf' in Python, --mmproj in commands",
         )
     return model.images

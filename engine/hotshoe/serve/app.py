@@ -52,28 +52,47 @@ class _Gate:
         await self.app(scope, receive, send)
 
     def _refusal(self, request: Request) -> RequestError | None:
-        for header in ("host", "origin"):
-            value = request.headers.get(header, "")
-            if value and not self._is_ours(value.partition("://")[2] or value):
-                return RequestError(
-                    403, f"{header} is {value!r:.200}, which is not a name of this server (--allow-host adds one)"
-                )
+        if header := self._foreign(request):
+            value = request.headers[header]
+            return RequestError(
+                403, f"{header} is {value!r:.200}, which is not a name of this server (--allow-host adds one)"
+            )
         if self.front.keys and request.url.path != "/health" and not page_files.is_page(request.url.path):
             given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
             if not sum(hmac.compare_digest(given.encode(), key.encode()) for key in self.front.keys):
                 return RequestError(401, "the API key is missing or wrong", code="invalid_api_key")
         return None
 
-    def _is_ours(self, host: str) -> bool:
-        """An address, localhost, or an allowed name. A page of another site has another name (DNS rebinding)."""
-        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-        if name == "localhost" or name.endswith(".localhost") or name in self.front.hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+    def _foreign(self, request: Request) -> str:
+        """The header that names another site; "" if both are allowed.
+
+        A client may call the server by an address, by localhost, or by an allowed name. Another name is that of a site
+        which leads here (DNS rebinding). A page may ask if it is of this machine, of the same host, or of an allowed
+        name.
+        """
+        host, origin = (_host_of(request.headers.get(header, "")) for header in ("host", "origin"))
+        if host and not (self._is_allowed(host) or _address(host)):
+            return "host"
+        page = _address(origin)
+        if origin and origin != host and not (self._is_allowed(origin) or (page and page.is_loopback)):
+            return "origin"
+        return ""
+
+    def _is_allowed(self, name: str) -> bool:
+        return name == "localhost" or name.endswith(".localhost") or name in self.front.hosts
+
+
+def _host_of(value: str) -> str:
+    """The name or address in a header, without its scheme and its port."""
+    value = value.partition("://")[2] or value
+    return value[1:].partition("]")[0] if value.startswith("[") else value.partition(":")[0]
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
 
 
 async def _body(request: Request) -> bytes:

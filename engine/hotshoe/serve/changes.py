@@ -25,7 +25,6 @@ from hotshoe_core.errors import HotshoeError
 
 __all__ = ["create", "delete_model", "pull_model", "upload"]
 
-_NOT_THERE = ("template", "system", "quantize", "modelfile")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -152,7 +151,7 @@ async def delete_model(front: Front, body: bytes) -> Any:
 
 async def create(front: Front, body: bytes) -> Any:
     """Answer ``/api/create``: a name for another model, or for a file that was uploaded."""
-    request, _ = parse(body, CreateRequest)
+    request, unknown = parse(body, CreateRequest)
     _require(front, "creating a model")
     refuse(
         request,
@@ -165,11 +164,15 @@ async def create(front: Front, body: bytes) -> Any:
             "modelfile": ("",),
         },
     )
+    ignored = front.ignored(unknown, ())
     name = request.model.removesuffix(":latest")
     if not CREATED_NAME.fullmatch(name):
         raise RequestError(400, f"model is {name!r:.100}; expected letters, digits, '.', '_' and '-'", param="model")
-    if name in front.processes and not records.read("created", name):
+    old = front.processes.get(name)
+    if old is not None and (old in front.first or not records.read("created", name)):
         raise RequestError(409, f"there is a model {name!r} already", param="model")
+    if old is not None and old.n_jobs:
+        raise RequestError(409, f"{name} works on {old.n_jobs} requests; create it after them")
     if request.files:
         record = _uploaded(request.files)
     elif request.from_:
@@ -181,8 +184,10 @@ async def create(front: Front, body: bytes) -> Any:
     else:
         raise RequestError(400, "expected from, or files with one GGUF file", param="from")
     records.remember("created", name, record | {"key": name})
+    if old is not None:  # the name may have another model now
+        await old.stop()
     front.look(again=True)
-    return json_response({"status": "success"})
+    return json_response({"status": "success"}, ignored)
 
 
 def _uploaded(files: dict[str, str]) -> dict[str, Any]:

@@ -81,13 +81,14 @@ class Front:
             return
         specs = {spec.name: spec for spec in self._stored()}
         self._looked = time.monotonic()
+        for name, process in list(self.processes.items()):
+            is_used = process in self.first or process.is_loaded or process.is_loading or process.n_jobs
+            if specs.get(name) != process.spec and not is_used:  # it is gone, or the name has another model now
+                del self.processes[name]
+                self.room.tenants.remove(process)
         for name, spec in specs.items():
             if name not in self.processes:
                 self.processes[name] = self._process_of(spec)
-        for name, process in list(self.processes.items()):
-            if name not in specs and process not in self.first and not process.is_loaded and not process.n_jobs:
-                del self.processes[name]
-                self.room.tenants.remove(process)
 
     def listed(self) -> dict[str, ModelProcess]:
         """All models by the names that clients can use, aliases included."""

@@ -61,6 +61,8 @@ class Metrics:
 
     def text(self, processes: Iterable[ModelProcess]) -> bytes:
         """Return all of it in Prometheus' text format."""
+        self._active.clear()  # of models that are gone
+        self._loaded.clear()
         for process in processes:
             self._active.labels(process.spec.name).set(process.n_jobs)
             self._loaded.labels(process.spec.name).set(process.ready is not None)

@@ -269,12 +269,11 @@ async def _generate(front: Front, body: bytes) -> Any:
     ready = await _kept(front, request.model, request.keep_alive)
     if request.suffix or request.raw or not ready.chats:
         refuse(request, {"images": ([],)})
-    if request.suffix:
-        job = wire.TextJob(0, prompt=request.prompt, suffix=request.suffix, **_format(request.format))
-    elif request.raw or not ready.chats:
         if request.system:
-            raise RequestError(400, "system needs a model with a chat format, and raw: false", param="system")
-        job = wire.TextJob(0, prompt=request.prompt, **_format(request.format))
+            raise RequestError(
+                400, "system needs a model with a chat format, no suffix, and raw: false", param="system"
+            )
+        job = wire.TextJob(0, prompt=request.prompt, suffix=request.suffix or None, **_format(request.format))
     else:
         system: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
         pictures = pictures_of_ollama("images", request.images, ready.sees)

@@ -30,8 +30,6 @@ _LEFT_FREE = 0.1
 _SLACK = 1 << 30
 """Bytes of a GPU that a placement leaves free for its driver (hotshoe.placement.fit)."""
 
-PlanOf = Callable[[int | None, int], Plan]
-
 
 class Choice(NamedTuple):
     """How a model is loaded."""
@@ -67,7 +65,7 @@ def choose(load: wire.Load) -> Choice:
     if load.n_ctx is not None:
         n_ctx, n = least, next((n for n in counts if plan_in_room(least, n).fits), counts[-1])
     else:
-        n_ctx, n = _largest(first, room, load, functools.partial(plan), trained, least, counts)
+        n_ctx, n = _largest(first, room, load, plan, trained, least, counts)
     return Choice(_planned(plan_in_room(n_ctx, n), first, load), n_ctx, options | {"n_sequences": n})
 
 
@@ -97,9 +95,9 @@ def _largest(
     low, high = least, trained
     while high - low > max(_STEP, trained // _PRECISION):
         middle = (low + high) // 2 // _STEP * _STEP
-        low, high = (middle, high) if is_good(middle, counts[-1]) else (low, middle)
-        if middle <= low and high - low <= _STEP:
+        if middle <= low:
             break
+        low, high = (middle, high) if is_good(middle, counts[-1]) else (low, middle)
     return low, counts[-1]
 
 

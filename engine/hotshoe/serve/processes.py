@@ -28,6 +28,7 @@ _FINAL = (wire.Finished, wire.Vectors, wire.Scores, wire.Counted, wire.Tokens, w
 _ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_ARENA_MAX": "2"}
 """For glibc: large blocks go back to the system when they are freed, so that memory does not grow with the load."""
 _SECONDS_TO_END = 10.0
+_SECONDS_TO_DIE = 1.0
 _N_RECENT = 20
 _WORKER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.serve.worker import main; main()"
 """The program of a model's process. It imports from where the server does: ``-I`` adds no other folders."""
@@ -167,8 +168,8 @@ class ModelProcess:
                 if victims is None and not busy:
                     event = _no_room(self.spec.name, event)
                 elif victims is not None:
-                    for victim in victims:
-                        await self._room.unload(victim, f"{self.spec.name} needs its memory")
+                    if not await self._room.unload_all(victims, f"{self.spec.name} needs its memory"):
+                        return None
                     self.needs, self.n_ctx = event.needs, event.n_ctx
                     self._send(wire.Proceed())
                     event = await self._read(process)
@@ -181,6 +182,7 @@ class ModelProcess:
         if not isinstance(event, wire.Ready):
             raise JobFailedError(self._failure(event))
         self.ready = self.about = event
+        self.last_used = time.monotonic()  # a model that is loaded for later is kept as long as any other
         self._reader = asyncio.create_task(self._distribute(process))
         return event
 
@@ -220,7 +222,8 @@ class ModelProcess:
                     await _kill(process)
                     if not isinstance(event, wire.Planned) or event.about is None:
                         raise JobFailedError(self._failure(event))
-                    self.about, self.n_ctx = event.about, event.n_ctx
+                    if self.about is None:  # it may have been loaded meanwhile
+                        self.about, self.n_ctx = event.about, event.n_ctx
         return self.about
 
     def _failure(self, event: wire.Event | None) -> wire.Failed:
@@ -300,6 +303,8 @@ class ModelProcess:
         if self._process is process:
             self.ready, self._process = None, None
             queues = list(self._queues.values())
+            with contextlib.suppress(TimeoutError):  # a signal to a process that has just ended hides how it ended
+                await asyncio.wait_for(process.wait(), _SECONDS_TO_DIE)
             code = await _kill(process)  # it may have closed its pipe only, or sent what cannot be read
             how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
             _log.error("the process of %s (%d) %s; the next request starts it again", self.spec.name, process.pid, how)

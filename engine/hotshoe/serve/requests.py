@@ -88,11 +88,12 @@ def parse(body: bytes, kind: type[S]) -> tuple[S, list[str]]:
     """
     try:
         raw = msgspec.json.decode(body)
+        place = _large_integer(raw)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RequestError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(raw, dict):
         raise RequestError(400, f"the body is {type(raw).__name__}; expected a JSON object")
-    if (place := _large_integer(raw)) is not None:
+    if place is not None:
         place = place.removeprefix(".")
         raise RequestError(400, f"{place} is out of range: an integer has at most 64 bits", param=place)
     known = fields_of(kind)

@@ -104,6 +104,14 @@ class Room:
                 chosen = rest
         return chosen
 
+    async def unload_all(self, tenants: Sequence[Tenant], why: str) -> bool:
+        """Unload idle models, one after the other. False if one of them got a request meanwhile: it stays."""
+        for tenant in tenants:
+            if tenant.n_jobs:
+                return False
+            await self.unload(tenant, why)
+        return True
+
     async def unload(self, tenant: Tenant, why: str) -> None:
         """Unload a model, and say so."""
         _log.warning("%s was unloaded: %s", tenant.name, why)
@@ -123,9 +131,17 @@ class Room:
         """Unload models that nobody used for as long as they are kept. Never returns."""
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-            for tenant in [t for t in self.tenants if t.is_loaded and not t.n_jobs and t.keep_alive is not None]:
-                if (tenant.keep_alive or 0) <= time.monotonic() - tenant.last_used:
-                    await self.unload(tenant, f"nobody used it for {tenant.keep_alive:g} seconds")
+            for tenant in filter(_is_unused, list(self.tenants)):
+                async with self.lock:  # a model that is loaded meanwhile would not find its memory free
+                    if _is_unused(tenant):
+                        await self.unload(tenant, f"nobody used it for {tenant.keep_alive:g} seconds")
+
+
+def _is_unused(tenant: Tenant) -> bool:
+    """Whether nobody used a model for as long as it is kept."""
+    if tenant.keep_alive is None or not tenant.is_loaded or tenant.n_jobs:
+        return False
+    return time.monotonic() - tenant.last_used >= tenant.keep_alive
 
 
 def _sum(tenants: Iterable[Tenant]) -> dict[str, int]:

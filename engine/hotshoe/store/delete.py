@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hotshoe.store import records
 from hotshoe.store.files import StoredModel
-from hotshoe.store.hub import repository_folder
+from hotshoe.store.hub import pull_key, repository_folder
 from hotshoe_core.errors import ModelError
 
 __all__ = ["delete", "files_to_delete"]
@@ -21,7 +21,7 @@ _OWNERS = {
 
 
 def files_to_delete(model: StoredModel) -> list[Path]:
-    """The files that ``delete`` would delete: what pull brought, and no other pulled model needs.
+    """The files that ``delete`` would delete: what pull brought, older revisions too, and no other pulled model needs.
 
     Raises ModelError if the model belongs to another program; the hint says how to delete it there.
     """
@@ -31,21 +31,27 @@ def files_to_delete(model: StoredModel) -> list[Path]:
             for file in model.files
             if file.parent == records.data_folder() / "uploads" and _is_unshared(model, file)
         ]
-    record = records.read("pulled", model.name)
-    if model.source != "hub" or record is None:
+    key = pull_key(_repository(model), model.path) if model.source == "hub" else ""
+    record = records.read("pulled", key)
+    brought = [entry for entry in record["files"] if entry["brought"]] if record is not None else []
+    if record is None or key not in (pull_key(record["repository"], entry["name"]) for entry in brought):
         what, how = _OWNERS[model.source]
         name = model.name.partition(":")[2] if model.source == "ollama" else model.name
-        hint = how.format(name=name, path=model.path, repository=model.name.partition(":")[0])
+        hint = how.format(name=name, path=model.path, repository=_repository(model))
         raise ModelError(f"{model.name} is {what}; hotshoe deletes only what it brought", hint=hint)
     needed = {
         entry["digest"]
         for other in records.records("pulled")
-        if other["key"] != model.name and other["repository"] == record["repository"]
+        if other["key"] != key and other["repository"] == record["repository"]
         for entry in other["files"]
     }
     blobs = repository_folder(record["repository"]) / "blobs"
-    ours = {entry["digest"] for entry in record["files"] if entry["brought"]} - needed
+    ours = {entry["digest"] for entry in brought} - needed
     return sorted(blob for digest in ours if (blob := blobs / digest).is_file())
+
+
+def _repository(model: StoredModel) -> str:
+    return model.name.partition(":")[0]
 
 
 def _is_unshared(model: StoredModel, file: Path) -> bool:
@@ -58,17 +64,24 @@ def delete(model: StoredModel) -> None:
     """Delete a model's files, and forget it. Raises ModelError for a model of another program, OSError."""
     files = files_to_delete(model)
     if model.source == "hub":
-        folder = repository_folder(model.name.partition(":")[0])
-        targets = {os.path.realpath(file) for file in files}
-        for pointer in [path for path in (folder / "snapshots").rglob("*") if os.path.realpath(path) in targets]:
+        folder, key = repository_folder(_repository(model)), pull_key(_repository(model), model.path)
+        for pointer in [path for path in (folder / "snapshots").rglob("*") if _is_one_of(path, files)]:
             pointer.unlink()
     for file in files:
+        records.forget("verified", os.path.realpath(file))
         file.unlink(missing_ok=True)
     if model.source == "hub":
         _remove_empty(folder)
-        records.forget("pulled", model.name)
+        records.forget("pulled", key)
     else:
         records.forget("created", model.name)
+
+
+def _is_one_of(path: Path, files: list[Path]) -> bool:
+    """Whether a path is a link to one of the files: a hard link where there are no other ones."""
+    with contextlib.suppress(OSError):
+        return any(os.path.samefile(path, file) for file in files)
+    return False
 
 
 def _remove_empty(folder: Path) -> None:

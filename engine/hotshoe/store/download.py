@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from hotshoe.store import records
 from hotshoe.store.files import StoredModel, choose, grouped, labelled, projector_of
-from hotshoe.store.hub import cache_folder, find_in_cache, repository_folder
+from hotshoe.store.hub import DIGEST, cache_folder, find_in_cache, pull_key, repository_folder
 from hotshoe.store.names import hub_name
 from hotshoe.store.verify import hash_of, remember_hash
 from hotshoe_core.errors import DownloadError, MissingPackageError
@@ -39,7 +39,6 @@ class RemoteFile(NamedTuple):
 
 _NAME = re.compile(r"(?!.*(?:^|/)\.\.?(?:/|$))[^/\\:\0]+(?:/[^/\\:\0]+)*")
 """The name of a file inside its repository, and nowhere else."""
-_DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 Progress = Callable[[RemoteFile, int], None]
@@ -86,7 +85,7 @@ def pull(name: str, *, say: Callable[[str], None] = _nothing, progress: Progress
     projector = projector_of(remote.files, stem)
     files = [remote.files[each] for each in (*groups[stem], *([projector] if projector else []))]
     brought = _fetch(remote, files, say, progress)
-    _remember(f"{wanted.repository}:{labels[stem]}", remote, files, brought)
+    _remember(pull_key(wanted.repository, groups[stem][0]), remote, files, brought)
     model = find_in_cache(wanted.repository, stem)
     assert model is not None  # its files are there
     return model
@@ -100,16 +99,14 @@ def _hint(name: str) -> str:
 
 def _look_up(repository: str) -> _Remote:
     """The newest revision of a repository. Raises what huggingface_hub raises."""
-    try:
-        from huggingface_hub import HfApi
-    except ImportError as error:
-        raise MissingPackageError(f"hotshoe pull needs {error.name}", hint=pip_install("hotshoe[hub]")) from error
+    from huggingface_hub import HfApi
+
     info = HfApi().model_info(repository, files_metadata=True)
     files = {}
     for file in info.siblings or ():
         digest = file.lfs.sha256 if file.lfs is not None else file.blob_id
         if file.rfilename.lower().endswith(".gguf"):
-            if not _NAME.fullmatch(file.rfilename) or not _DIGEST.fullmatch(digest or "") or file.size is None:
+            if not _NAME.fullmatch(file.rfilename) or not DIGEST.fullmatch(digest or "") or file.size is None:
                 raise DownloadError(
                     f"the hub says that {repository} has {file.rfilename!r:.200} of {file.size} bytes with the hash "
                     f"{digest!r:.100}; expected a file's name, its size and its hash",
@@ -130,6 +127,8 @@ def _fetch(remote: _Remote, files: list[RemoteFile], say: Callable[[str], None],
     with _explained(remote.repository):
         blobs.mkdir(parents=True, exist_ok=True)
         _require_space(remote.repository, missing, blobs)
+        for file in missing:  # so that the whole size is known from the start
+            progress(file, _there(blobs, file))
         for file in missing:
             say(f"{file.name}: {format_bytes(file.size)}")
             _download(remote, file, blobs, progress)
@@ -233,16 +232,17 @@ def _link(remote: _Remote, file: RemoteFile) -> None:
         os.link(blob, pointer)
 
 
-def _remember(name: str, remote: _Remote, files: list[RemoteFile], brought: set[str]) -> None:
-    """Record which files this pull, or an earlier one, brought: `hotshoe rm` deletes only those."""
-    before = records.read("pulled", name) or {}
-    ours = {entry["digest"] for entry in before.get("files", ())}
-    entries = [
-        {"name": file.name, "digest": file.digest, "brought": file.name in brought or file.digest in ours}
-        for file in files
-    ]
+def _remember(key: str, remote: _Remote, files: list[RemoteFile], brought: set[str]) -> None:
+    """Record which files this pull or an earlier one brought, older revisions too: `hotshoe rm` deletes only those."""
+    earlier = [record for record in records.records("pulled") if record["repository"] == remote.repository]
+    ours = {entry["digest"] for record in earlier for entry in record["files"] if entry["brought"]}
+    entries = {entry["digest"]: entry for record in earlier if record["key"] == key for entry in record["files"]}
+    for file in files:
+        is_ours = file.name in brought or file.digest in ours
+        entries[file.digest] = {"name": file.name, "digest": file.digest, "brought": is_ours}
+    value = {"repository": remote.repository, "commit": remote.commit, "files": list(entries.values())}
     with _explained(remote.repository):
-        records.remember("pulled", name, {"repository": remote.repository, "commit": remote.commit, "files": entries})
+        records.remember("pulled", key, value)
 
 
 @contextlib.contextmanager

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from hotshoe.store.files import StoredModel, choose, grouped, labelled, projector_of
 
-__all__ = ["cache_folder", "digest_of", "find_in_cache", "models_of_cache", "repository_folder"]
+__all__ = ["DIGEST", "cache_folder", "digest_of", "find_in_cache", "models_of_cache", "pull_key", "repository_folder"]
 
-_DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
+DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
+"""The hash of a file: SHA-256, or Git's SHA-1."""
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -26,11 +27,21 @@ def repository_folder(repository: str) -> Path:
     return cache_folder() / f"models--{repository.replace('/', '--')}"
 
 
+def pull_key(repository: str, first: str | Path) -> str:
+    """The key of the record of a pull: the repository and the name of the model's first file in it.
+
+    first: that name, or the file of the cache. A label would change as soon as the cache has another model.
+    """
+    if isinstance(first, Path):
+        first = Path(*first.relative_to(repository_folder(repository) / "snapshots").parts[1:]).as_posix()
+    return f"{repository}:{first}"
+
+
 def digest_of(file: Path) -> str | None:
     """The hash that the cache has for a file: the name of the blob to which its link points. None without a link."""
     target = os.path.realpath(file)
     name = os.path.basename(target)
-    return name if target != os.path.abspath(file) and _DIGEST.fullmatch(name) else None
+    return name if target != os.path.abspath(file) and DIGEST.fullmatch(name) else None
 
 
 def _snapshots(folder: Path) -> list[Path]:
@@ -50,7 +61,7 @@ def _files(folder: Path) -> dict[str, Path]:
     """The GGUF files of a repository by their path in it. A file whose blob is missing is left out."""
     found: dict[str, Path] = {}
     for snapshot in _snapshots(folder):
-        paths = sorted(path for path in snapshot.rglob("*") if path.suffix.lower() == ".gguf" and path.is_file())
+        paths = sorted(path for path in snapshot.rglob("*") if path.suffix.lower() == ".gguf" and os.path.isfile(path))
         complete = grouped(path.relative_to(snapshot).as_posix() for path in paths)
         taken = {name for stem, names in complete.items() if names[0] not in found for name in names}
         for path in paths:

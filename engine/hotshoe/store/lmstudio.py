@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +39,8 @@ def _repositories() -> dict[str, dict[str, Path]]:
         except OSError:
             continue
         for folder in folders:
-            files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".gguf" and path.is_file())
+            ggufs = (path for path in folder.rglob("*") if path.suffix.lower() == ".gguf")
+            files = sorted(path for path in ggufs if os.path.isfile(path))
             if files:
                 by_name = {path.relative_to(folder).as_posix(): path for path in files}
                 found.setdefault(folder.relative_to(root).as_posix(), by_name)

@@ -74,7 +74,7 @@ def _read(name: str, manifest: Path, store: Path) -> StoredModel:
 def _blob(store: Path, manifest: Path, digest: Any) -> Path:
     found = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
     path = store / "blobs" / f"sha256-{found[1]}" if found else None
-    if path is None or not path.is_file():
+    if path is None or not os.path.isfile(path):
         raise ModelFileError(
             f"its blob {digest!r:.100} is missing", path=manifest, hint="download it again with ollama pull"
         )

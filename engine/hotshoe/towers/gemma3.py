@@ -12,8 +12,7 @@ from hotshoe import images
 from hotshoe.images import Image, Size
 from hotshoe.nn import RMSNorm, submodule, tensor
 from hotshoe.nn.config import key
-from hotshoe.nn.vision import Prepared, Rows
-from hotshoe.towers import siglip
+from hotshoe.nn.vision import Prepared, Rows, TowerConfig
 from hotshoe.towers.siglip import SigLIP
 from hotshoe_core import Tensor, ops
 
@@ -21,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(siglip.Config):
+class Config(TowerConfig):
     pool: int = key(
         "vision.projector.scale_factor", default=4, minimum=1, maximum=lambda c: c.image_size // c.patch_size
     )

@@ -12,10 +12,9 @@ import numpy as np
 from hotshoe import images
 from hotshoe.images import Image, Size
 from hotshoe.nn import GatedMLP, Linear, RMSNorm, UnweightedRMSNorm, layers, submodule, tensor
-from hotshoe.nn.basic import Norm
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.config import key
-from hotshoe.nn.vision import Prepared, Rows, Tower, TowerAttention, TowerBlock, TowerConfig, patch_shape
+from hotshoe.nn.vision import Prepared, RMSTowerBlock, Rows, Tower, TowerAttention, TowerConfig, patch_shape
 from hotshoe_core import Tensor, ops
 from hotshoe_core.ops import RoPE
 
@@ -77,11 +76,9 @@ class MLP(GatedMLP):
     gate_up = None
 
 
-class Block(TowerBlock):
-    attention_norm: Norm = submodule("ln1", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+class Block(RMSTowerBlock):
     attention: Attention = submodule()
     post_attention_norm: RMSNorm = submodule("attn_post_norm", shape=lambda c, i: (c.dim,))  # type: ignore[assignment]
-    mlp_norm: Norm = submodule("ln2", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
     mlp: MLP = submodule()  # type: ignore[assignment]
     post_mlp_norm: RMSNorm = submodule("ffn_post_norm", shape=lambda c, i: (c.dim,))  # type: ignore[assignment]
 

@@ -13,8 +13,7 @@ from hotshoe import images
 from hotshoe.images import Image, Size
 from hotshoe.nn import Linear, submodule
 from hotshoe.nn.config import key
-from hotshoe.nn.vision import Prepared, Rows
-from hotshoe.towers import siglip
+from hotshoe.nn.vision import Prepared, Rows, TowerConfig
 from hotshoe.towers.siglip import SigLIP
 from hotshoe_core import Tensor
 
@@ -24,7 +23,7 @@ _AROUND = "<fake_token_around_image>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(siglip.Config):
+class Config(TowerConfig):
     merge: int = key("vision.projector.scale_factor", minimum=1, maximum=lambda c: c.image_size // c.patch_size)
     """Patches on each side that become one row."""
     longest: int = key("vision.preproc_image_size", default=lambda c: c.image_size, minimum=1, maximum=4096)

@@ -32,11 +32,6 @@ class Config(TowerConfig):
     n_computed: int = derived(_feature_layer)
     """The layers that are computed: the rows are the hidden states after the last of them."""
 
-    @property
-    def side(self) -> int:
-        """Patches on each side of a picture."""
-        return self.image_size // self.patch_size
-
 
 class Llava(Tower):
     config: Config

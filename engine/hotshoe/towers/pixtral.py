@@ -11,18 +11,8 @@ import numpy as np
 from hotshoe import images
 from hotshoe.images import Image, Size
 from hotshoe.nn import Linear, RMSNorm, layers, submodule, tensor
-from hotshoe.nn.basic import Norm
 from hotshoe.nn.config import key
-from hotshoe.nn.vision import (
-    Prepared,
-    Rows,
-    Tower,
-    TowerAttention,
-    TowerBlock,
-    TowerConfig,
-    TowerGatedMLP,
-    patch_shape,
-)
+from hotshoe.nn.vision import Prepared, RMSTowerBlock, Rows, Tower, TowerAttention, TowerConfig, patch_shape
 from hotshoe.towers.qwen2vl import patches_of_cells
 from hotshoe_core import Tensor, constant, ops
 from hotshoe_core.ops import RoPE
@@ -52,11 +42,8 @@ class Attention(TowerAttention):
         return constant(factors.reshape(-1))
 
 
-class Block(TowerBlock):
-    attention_norm: Norm = submodule("ln1", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
+class Block(RMSTowerBlock):
     attention: Attention = submodule()
-    mlp_norm: Norm = submodule("ln2", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
-    mlp: TowerGatedMLP = submodule()
 
 
 def _is_merged(config: Config, _: int) -> bool:

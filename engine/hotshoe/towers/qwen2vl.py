@@ -16,7 +16,7 @@ from hotshoe.images import Image, Size
 from hotshoe.nn import Linear, RMSNorm, layers, submodule, tensor
 from hotshoe.nn.basic import LayerNorm, Norm
 from hotshoe.nn.config import key
-from hotshoe.nn.vision import Prepared, Rows, Tower, TowerBlock, TowerConfig, TowerGatedMLP, patch_shape
+from hotshoe.nn.vision import Prepared, RMSTowerBlock, Rows, Tower, TowerBlock, TowerConfig, patch_shape
 from hotshoe_core import Tensor, ops
 from hotshoe_core.ops import RoPE
 
@@ -112,15 +112,9 @@ class WindowedConfig(Config):
         return max(1, _WINDOW // (self.patch_size * self.merge))
 
 
-class WindowedBlock(TowerBlock):
-    attention_norm: Norm = submodule("ln1", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
-    mlp_norm: Norm = submodule("ln2", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
-    mlp: TowerGatedMLP = submodule()
-
-
 class Qwen25VL(Qwen2VL):
     config: WindowedConfig
-    blocks: list[WindowedBlock] = layers("v.blk")  # type: ignore[assignment]
+    blocks: list[RMSTowerBlock] = layers("v.blk")  # type: ignore[assignment]
     norm: Norm = submodule("v.post_ln", choose=lambda c, i: RMSNorm, shape=lambda c, i: (c.dim,))
 
     def run(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:

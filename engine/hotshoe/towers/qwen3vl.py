@@ -32,11 +32,6 @@ class Config(qwen2vl.Config):
     def mlp_dim(self) -> tuple[int, ...]:
         return (self.ff,) * self.n_layers
 
-    @property
-    def side(self) -> int:
-        """Rows and columns of the learned positions."""
-        return self.image_size // self.patch_size
-
 
 class Merger(Module):
     """Four neighbouring patches to a slice of a row: (n, dim) to (n / 4, projection_dim)."""

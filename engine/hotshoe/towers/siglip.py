@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hotshoe.nn import layers, submodule, tensor
 from hotshoe.nn.basic import LayerNorm, Norm
 from hotshoe.nn.vision import Tower, TowerBlock, TowerConfig, patch_shape
 from hotshoe_core import Tensor, ops
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config(TowerConfig):
-    @property
-    def side(self) -> int:
-        """Patches on each side of a picture."""
-        return self.image_size // self.patch_size
-
-
 class SigLIP(Tower):
     """The encoder: patches with biases, learned positions, blocks, a norm."""
 
-    config: Config
+    config: TowerConfig
     patches: Tensor = tensor("v.patch_embd.weight", use="conv2d", shape=patch_shape)
     patch_bias: Tensor = tensor("v.patch_embd.bias", use="add", shape=lambda c, i: (c.dim,))
     positions: Tensor = tensor("v.position_embd.weight", use="add", shape=lambda c, i: (c.side**2, c.dim))

@@ -42,6 +42,14 @@ function load() {
   }
 }
 
+// Another tab changed the conversations: keep only what is being written here.
+addEventListener("storage", ({ key }) => {
+  if (key !== KEPT) return;
+  const own = state.conversations.filter((c) => streams.has(c.id) || !c.messages.length);
+  state.conversations = [...own, ...load().filter((c) => !own.some((o) => o.id === c.id))];
+  conversation() ? changed() : begin();
+});
+
 function keep() {
   const kept = state.conversations.filter((c) => c.messages.length);
   try {
@@ -72,7 +80,8 @@ export function open(id) {
 export function begin() {
   const last = conversation();
   const settings = last ? { ...last.settings } : { system: "", temperature: "", max_tokens: "", thinking: "" };
-  const fresh = { id: crypto.randomUUID(), title: "", model: last ? last.model : "", settings, messages: [] };
+  const id = [...crypto.getRandomValues(new Uint32Array(4))].join("-"); // randomUUID needs https or localhost
+  const fresh = { id, title: "", model: last ? last.model : "", settings, messages: [] };
   state.conversations = [fresh, ...state.conversations.filter((c) => c.messages.length)];
   open(fresh.id);
 }
