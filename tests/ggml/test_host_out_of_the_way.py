@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip inst
 
 from hotshoe_ggml.native import ffi, ggml_functions, kernels, lib
 from hotshoe_ggml.run import executable, scheduler
-from hotshoe_ggml.run.scheduler import Scheduler
+from hotshoe_ggml.run.scheduler import ScheduledGraph, Scheduler
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
 
@@ -163,6 +164,35 @@ def test_many_large_graphs_are_kept() -> None:
         assert contexts.n_built <= len(signatures) + 1
 
 
+def test_devices_of_one_memory_wait_for_each_other(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the CPU and an integrated GPU, which reads the host's memory while the CPU goes on."""
+    table = ffi.new("struct hotshoe_ggml *", ggml_functions()[0])
+    calls: list[tuple[str, Any]] = []
+
+    def compute(unit: Any, graph: Any) -> int:
+        calls.append(("compute", unit))
+        return 0
+
+    callbacks = {
+        "supports_buft": ffi.callback("bool(*)(ggml_backend_t, ggml_backend_buffer_type_t)", lambda unit, kind: True),
+        "graph_compute_async": ffi.callback("enum ggml_status(*)(ggml_backend_t, struct ggml_cgraph *)", compute),
+        "synchronize": ffi.callback("void(*)(ggml_backend_t)", lambda unit: calls.append(("wait", unit))),
+    }
+    for name, callback in callbacks.items():
+        setattr(table, name, callback)
+    monkeypatch.setattr(scheduler, "ggml_functions", lambda: table)
+    with load_all().open("rpc:0,cpu") as backend, backend.new_context() as ctx:
+        device, cpu = (unit.ggml_backend for unit in backend.units)  # type: ignore[attr-defined]
+        x = ctx.input("x", (2, 4))
+        y = ops.equal(x, x).cast(DType.F32) * 2.0  # RPC has no `equal`
+        ctx.forward(ops.equal(y, y)).reserve()
+        calls.clear()
+        ctx.compute({x: np.ones((2, 4), np.float32)})
+        (each,) = backend._executables  # type: ignore[attr-defined]
+        assert (each._scheduled.n_splits, each._scheduled.n_copies) == (3, 0)
+        assert calls[:5] == [("compute", cpu), ("wait", cpu), ("compute", device), ("wait", device), ("compute", cpu)]
+
+
 @pytest.fixture
 def plans(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is planned and measured, by all backends that are opened after this."""
@@ -224,6 +254,29 @@ def test_measuring_leaves_the_buffers_of_a_device_as_they_are(backend: Backend) 
         assert backend.memory().on("rpc:0").graph.size == whole, "they are still there"
         for k, graph in enumerate(graphs):
             check_graph(*graph, k)
+
+
+def test_a_graph_that_is_inspected_is_not_closed_meanwhile(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    with backend.new_context() as ctx:
+        graph_of(ctx, 8)
+        lock = backend.lock  # type: ignore[attr-defined]
+        held: list[bool] = []
+
+        def try_lock() -> None:
+            held.append(not lock.acquire(blocking=False))
+            if not held[-1]:
+                lock.release()
+
+        def unit(self: ScheduledGraph, tensor: Any) -> int:
+            other = threading.Thread(target=try_lock)
+            other.start()
+            other.join()
+            return 0
+
+        monkeypatch.setattr(ScheduledGraph, "unit", unit)
+        assert ctx.placements()
+        assert held
+        assert all(held)
 
 
 def test_closing_all_graphs_frees_the_buffers(backend: Backend) -> None:

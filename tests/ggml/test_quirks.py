@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hotshoe_core.contract.device import Device, DeviceType
+from hotshoe_core.contract.device import BackendParams, Device, DeviceType
+from hotshoe_core.errors import NativeError
 from hotshoe_core.tensors.dtypes import DType
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
@@ -30,6 +31,19 @@ def test_the_unit_of_a_library(name: str, type: int, expected: Any, monkeypatch:
     monkeypatch.setattr(open_units, "library_of", lambda device: library)
     device = Device("x:0", DeviceType.GPU, "x", "ggml", properties={"index": 0})
     assert open_units._kind(device) is expected
+
+
+@pytest.mark.parametrize(("n", "fits"), [(15, True), (16, False)])
+def test_the_largest_number_of_devices(n: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_units, "_kind", lambda device: lambda *args: SimpleNamespace(close=lambda: None))
+    devices = [Device(f"x:{i}", DeviceType.GPU, "x", "ggml") for i in range(n)]
+    if fits:
+        units = open_units.open_units(devices, BackendParams())
+        assert len(units) == n + 1
+        units[-1].close()
+    else:
+        with pytest.raises(NativeError, match=r"got 16 devices .* at most 15 and one CPU"):
+            open_units.open_units(devices, BackendParams())
 
 
 def test_nodes_that_vulkan_cannot_bind() -> None:

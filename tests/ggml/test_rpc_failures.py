@@ -21,7 +21,9 @@ import pytest
 import hotshoe
 from hotshoe.runner.text import TextModel
 from hotshoe_core import ops
+from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_loader import load_all
 from tests.support.rpc_server import Server, free_port
 
@@ -69,6 +71,20 @@ def test_a_stopped_server_is_lost(server: Server, monkeypatch: pytest.MonkeyPatc
     closing.start()
     closing.join(PATIENCE)
     assert not closing.is_alive()
+
+
+def test_a_server_that_is_lost_while_a_graph_is_planned(server: Server) -> None:
+    """ggml asks the server for the size of a product of experts, and silu is computed in its memory."""
+    with load_all().open("rpc:0") as backend:
+        array = np.ones((4, 64, 64), np.float32)
+        data = WeightData("w", array.shape, DType.F32, array.reshape(-1).view(np.uint8), uses=("linear_experts",))
+        weight = backend.load([data])["w"]
+        server.kill()
+        with backend.new_context() as ctx:
+            x, experts = ctx.input("x", (50, 1, 64)), ctx.input("experts", (50, 2), DType.I32)
+            ctx.forward(ops.silu(ops.linear_experts(x, weight, experts)))
+            with pytest.raises(DeviceLostError):
+                ctx.reserve()
 
 
 def test_two_models_on_one_server_in_two_threads(server: Server) -> None:

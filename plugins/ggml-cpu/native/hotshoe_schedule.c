@@ -4,6 +4,7 @@
 #include "ggml-backend-impl.h"
 #include "ggml-impl.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ struct copied {
 struct split {
     struct ggml_cgraph graph;
     int unit, first, end, first_copy, n_copies;
+    uint32_t awaited; /* bits of the units that this split waits for, as they have one memory */
 };
 
 struct place {
@@ -60,7 +62,8 @@ struct hotshoe_schedule {
     uint64_t generation; /* of the arena when the graph got its memory; 0: it has none */
 };
 
-static uint64_t next_uid = (uint64_t) 1 << 62; /* far from those that ggml gives */
+/* Far from those that ggml gives. Atomic: ggml's RPC knows the last graph of a device by it, for all backends. */
+static _Atomic uint64_t next_uid = (uint64_t) 1 << 62;
 
 struct hotshoe_arena * hotshoe_arena_new(const struct hotshoe_ggml * ggml, const ggml_backend_t * units,
                                          const ggml_backend_buffer_type_t * types, int n, bool reorders) {
@@ -287,6 +290,25 @@ static void make_graphs(struct hotshoe_schedule * s) {
     }
 }
 
+/* Find the units that a split waits for: a queue orders the use of its own device's memory only, and an integrated GPU
+ * reads that of the host while the host goes on. */
+static void find_awaited(struct hotshoe_schedule * s) {
+    const struct hotshoe_arena * arena = s->arena;
+    const struct hotshoe_ggml * g = &arena->g;
+    uint32_t queued = 0;
+    for (int i = 0; i < s->n_splits; i++) {
+        struct split * split = &s->splits[i];
+        for (int unit = 0; unit < arena->n; unit++) {
+            const bool one_memory = g->supports_buft(arena->units[unit], arena->types[split->unit]) ||
+                                    g->supports_buft(arena->units[split->unit], arena->types[unit]);
+            if (unit != split->unit && (queued >> unit & 1) != 0 && one_memory) {
+                split->awaited |= (uint32_t) 1 << unit;
+            }
+        }
+        queued = (queued & ~split->awaited) | (uint32_t) 1 << split->unit;
+    }
+}
+
 static void note_given(struct hotshoe_schedule * s, struct ggml_tensor * t) {
     if (t->buffer == NULL && (t->view_src != NULL || t->data == NULL)) {
         s->given[s->n_given++] = t;
@@ -385,6 +407,7 @@ struct hotshoe_schedule * hotshoe_schedule_new(struct hotshoe_arena * arena, str
     bool done = divide(s);
     if (done) {
         make_graphs(s);
+        find_awaited(s);
         done = make_whole(s);
     }
     if (!done) {
@@ -522,7 +545,8 @@ bool hotshoe_schedule_allocate(struct hotshoe_schedule * s) {
     }
     s->generation = arena->generation;
     for (int i = 0; i < s->n_splits; i++) {
-        s->splits[i].graph.uid = next_uid++; /* by it a device knows a graph again that has not changed */
+        /* by it a device knows a graph again that has not changed */
+        s->splits[i].graph.uid = atomic_fetch_add_explicit(&next_uid, 1, memory_order_relaxed);
     }
     return true;
 }
@@ -558,6 +582,11 @@ enum ggml_status hotshoe_schedule_compute(struct hotshoe_schedule * s) {
     const struct hotshoe_arena * arena = s->arena;
     for (int i = 0; i < s->n_splits; i++) {
         struct split * split = &s->splits[i];
+        for (int unit = 0; unit < arena->n; unit++) {
+            if ((split->awaited >> unit & 1) != 0) {
+                arena->g.synchronize(arena->units[unit]);
+            }
+        }
         for (int j = 0; j < split->n_copies; j++) {
             copy_value(arena, &s->copies[split->first_copy + j]);
         }

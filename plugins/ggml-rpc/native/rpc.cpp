@@ -102,7 +102,7 @@ static void describe(std::string & bytes, const ggml_tensor * tensor) {
 
 // ggml asks the server for the sizes of some tensors, several times for each graph: 7 ms of the host for 32 layers. An
 // answer is kept as long as the connection.
-static size_t get_alloc_size(ggml_backend_buffer_type_t type, const ggml_tensor * tensor) {
+static size_t ask_alloc_size(ggml_backend_buffer_type_t type, const ggml_tensor * tensor) {
     const bool may_ask =
         tensor->op == GGML_OP_FLASH_ATTN_EXT || tensor->op == GGML_OP_MUL_MAT_ID || ggml_is_quantized(tensor->type);
     if (!may_ask || tensor->buffer != nullptr) {
@@ -128,6 +128,16 @@ static size_t get_alloc_size(ggml_backend_buffer_type_t type, const ggml_tensor 
     }
     sizes[key] = size;
     return size;
+}
+
+// ggml plans on if the server is lost, and ends the process if an op in place is larger than its source, so not 0.
+static size_t get_alloc_size(ggml_backend_buffer_type_t type, const ggml_tensor * tensor) {
+    try {
+        return ask_alloc_size(type, tensor);
+    } catch (const std::exception & error) {
+        note_failure(type, error.what());
+        return ggml_nbytes(tensor);
+    }
 }
 
 bool greets(const socket_ptr & sock) { return negotiate_hello(sock); }

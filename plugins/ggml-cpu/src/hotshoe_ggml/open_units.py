@@ -15,16 +15,16 @@ from hotshoe_ggml.unit import Unit
 
 __all__ = ["open_units"]
 
-_MAX_DEVICES = 15  # ggml's scheduler aborts on 16
+_MAX_DEVICES = 15  # besides the CPU: fewer than HOTSHOE_MAX_UNITS of hotshoe_schedule.h
 
 _UNITS: dict[str, type[Unit]] = {"Vulkan": VulkanUnit}
 """By the name that a library registers with ggml. The CPU is a CpuUnit; all other devices are a Unit."""
 
 
 def open_units(devices: Sequence[Device], params: BackendParams) -> list[Unit]:
-    """One unit for each device. The CPU is the last one, as ggml's scheduler requires, whether it was chosen or not.
+    """One unit for each device. The CPU is the last one, whether it was chosen or not.
 
-    Raises NativeError unless there are 1 to 15 devices with at most one CPU, and ggml allows ``n_threads``.
+    Raises NativeError without a device, for more than 15 and one CPU, or if ggml does not allow ``n_threads``.
     """
     n_threads = default_threads() if params.n_threads is None else params.n_threads
     if not 1 <= n_threads <= lib().GGML_MAX_N_THREADS:
@@ -32,10 +32,10 @@ def open_units(devices: Sequence[Device], params: BackendParams) -> list[Unit]:
     kinds = {device.name: _kind(device) for device in devices}
     others = [device for device in devices if kinds[device.name] is not CpuUnit]
     hosts = [device for device in devices if kinds[device.name] is CpuUnit]
-    if not devices or len(others) >= _MAX_DEVICES or len(hosts) > 1:
+    if not devices or len(others) > _MAX_DEVICES or len(hosts) > 1:
         raise NativeError(
             f"got {len(devices)} devices ({', '.join(d.name for d in devices)}); "
-            f"expected 1 to {_MAX_DEVICES}, with at most one CPU"
+            f"expected at least one, and at most {_MAX_DEVICES} and one CPU"
         )
     opened: list[Unit] = []
     try:

@@ -309,16 +309,17 @@ class GgmlExecutable(Executable):
     def placements(self) -> Sequence[NodePlacement]:
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
         placements = []
-        for node in self._graph.nodes:
-            native = self._native.get(node, ffi.NULL)
-            wanted = self._devices.get(node) or self._backend.units[0].name
-            unit = None
-            if native != ffi.NULL and not is_view_op(native):  # neither fused into another product nor a view
-                unit = self._unit_with(native)
-            device = wanted if unit is None else unit.name
-            how = "decomposed" if node.name.startswith(decomposed) else "native"
-            how = how if device == wanted else "fallback"
-            placements.append(NodePlacement(node.name, node.op, device, how, node.layer))
+        with self._backend.lock:
+            for node in self._graph.nodes:
+                native = self._native.get(node, ffi.NULL)
+                wanted = self._devices.get(node) or self._backend.units[0].name
+                unit = None
+                if native != ffi.NULL and not is_view_op(native):  # neither fused into another product nor a view
+                    unit = self._unit_with(native)
+                device = wanted if unit is None else unit.name
+                how = "decomposed" if node.name.startswith(decomposed) else "native"
+                how = how if device == wanted else "fallback"
+                placements.append(NodePlacement(node.name, node.op, device, how, node.layer))
         return placements
 
     def close(self) -> None:
