@@ -147,6 +147,14 @@ def test_a_call_that_is_asked_for_is_made(scripted: Server, model: str) -> None:
     assert answer["stop_reason"] == "tool_use"
 
 
+def test_a_budget_of_reasoning_does_not_replace_a_grammar(scripted: Server) -> None:
+    body = {"model": "agent", "messages": [QUESTION], "max_tokens": 40, "reasoning_budget": 5}
+    for more in ({"grammar": 'root ::= "a"'}, {"response_format": {"type": "json_object"}}):
+        response = scripted.post("/v1/chat/completions", body | more)
+        assert response.status_code == 400, response.text
+        assert "limit of the reasoning and a grammar or schema" in response.json()["error"]["message"]
+
+
 def test_reasoning_has_a_budget(scripted: Server) -> None:
     body = {"model": "agent", "messages": [QUESTION], "temperature": 0, "max_tokens": 40}
     reasoning = []

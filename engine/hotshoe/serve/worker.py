@@ -30,7 +30,7 @@ from hotshoe.serve.planning import choose
 from hotshoe.store.names import named
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer
-from hotshoe_core.errors import ChatTemplateError, HotshoeError, TokenizerError
+from hotshoe_core.errors import ChatTemplateError, GrammarError, HotshoeError, TokenizerError
 
 if TYPE_CHECKING:
     from hotshoe.runner.embedder import EmbeddingModel
@@ -203,6 +203,11 @@ class Worker:
             lark = call_grammar(template, tools, model.tokenizer, thinking=begun, several=job.several_calls)
             constraint = Grammar.from_lark(lark)
         if job.reasoning_budget is not None and (marks := reasoning_marks(template)) is not None:
+            if job.grammar is not None or job.json_schema is not None:
+                raise GrammarError(
+                    "a limit of the reasoning and a grammar or schema are given; expected one of them",
+                    hint="leave the limit out: the grammar leaves no room for reasoning",
+                )
             inner = None if constraint is None else constraint.start(model.grammar_vocabulary)
             constraint = ReasoningBudget(job.reasoning_budget, marks, model.tokenizer, begun=begun, inner=inner)
         return {} if constraint is None else {"grammar": constraint}
