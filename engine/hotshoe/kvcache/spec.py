@@ -70,9 +70,10 @@ class AttentionSpec:
     """A token attends to ``window // 2`` positions before it, and to as many after it. Only for encoders."""
 
     spans: SpanReach = "whole"
-    """What a row of a bidirectional span (a picture) attends to in the span.
+    """Which rows of a bidirectional span (a picture) each of its rows attends to.
 
-    "whole": all of it. "windowed": what is not before its window. "causal": nothing after the row itself.
+    "whole": all rows of the span. "windowed": all of them that the row's window contains, and all later ones. "causal":
+    the row itself and the rows before it.
     """
 
     like: int | None = None
