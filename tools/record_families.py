@@ -10,6 +10,7 @@ record the ops of the row's graph. Without ROW: all rows.
 
 The converter reads a tokenizer as a model's authors publish it, and recognizes it by a table of known ones. So the
 program replaces how it reads text models' vocabularies by one way for all, and the lookup, which then answers "qwen2".
+It repairs one converter, of Baichuan, which does not end.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ def replace(cls):
     if "set_vocab" in vars(cls) and not cls.__module__.endswith(".bert"):
         cls.set_vocab = lambda self: self._set_vocab_gpt2()
 base.TextModel.__init_subclass__ = classmethod(replace)
+from conversion import baichuan
+packed = baichuan.BaichuanModel.modify_tensors
+def modify(self, data, name, bid):
+    # for other tensors, theirs calls itself without end
+    modify = packed if name.endswith("W_pack.weight") else base.TextModel.modify_tensors
+    yield from modify(self, data, name, bid)
+baichuan.BaichuanModel.modify_tensors = modify
 load = base.ModelBase.load_hparams
 def load_all(folder, is_mistral_format):
     # transformers 5 drops settings that published files have and the converter reads

@@ -92,7 +92,7 @@ def read_sizes(
         n_heads=n_heads,
         n_kv_heads=checkpoint.integer("num_key_value_heads", n_kv_heads or n_heads),
         head_dim=checkpoint.integer("head_dim", head_dim or dim // n_heads),
-        ff=checkpoint.integer("intermediate_size") if dense or "intermediate_size" in checkpoint.config else 0,
+        ff=checkpoint.integer("intermediate_size") if dense or checkpoint.config.get("intermediate_size") is not None else 0,
         vocab=checkpoint.integer("vocab_size"),
         context=checkpoint.integer("max_position_embeddings"),
         eps=checkpoint.number(layer_norm_eps or eps, default_eps),

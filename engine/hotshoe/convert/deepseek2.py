@@ -46,6 +46,8 @@ def describe_latent(
     sizes, rope = read_sizes(checkpoint, head_dim=rotated), read_rope(checkpoint, "yarn")
     n_experts, q_rank = checkpoint.count("n_routed_experts"), checkpoint.config.get("q_lora_rank")
     n_dense = min(checkpoint.count("first_k_dense_replace"), sizes.n_layers) if n_experts else sizes.n_layers
+    if checkpoint.config.get("mlp_layer_types") is not None:
+        n_dense = checkpoint.leading("mlp_layer_types", sizes.n_layers, "dense", "sparse")
     keys = {
         **sizes.keys(heads=False),
         "vocab_size": sizes.vocab,
@@ -112,7 +114,7 @@ def _mixture_keys(checkpoint: Checkpoint, n_experts: int) -> dict[str, Any]:
 
 
 def _is_v3(checkpoint: Checkpoint) -> bool:
-    kinds = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa")
+    kinds = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite")
     return "V3" in (checkpoint.architecture or "") or checkpoint.config.get("model_type") in kinds
 
 

@@ -20,6 +20,7 @@ from hotshoe.convert._tower import read_preprocessor
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_llama", "describe_smolvlm", "describe_smolvlm_tower"]
 
@@ -41,11 +42,13 @@ def describe_llama(
     theta: float = 10_000.0,
     tied: bool = False,
     activation: str = "silu",
+    names: Names | None = None,
 ) -> FileLayout:
     """Describe the file of a model whose blocks are those of "llama".
 
     n_kv_heads: the default of num_key_value_heads; None for as many as query heads. more: keys of variants.
     theta, tied, activation: the architecture's defaults of rope_theta and tie_word_embeddings, and its hidden_act.
+    names: as in ``Rules``.
     """
     checkpoint.require("hidden_act", activation, activation)
     sizes = read_sizes(checkpoint, n_kv_heads=n_kv_heads)
@@ -55,6 +58,7 @@ def describe_llama(
         # only the first Mistral; llama.cpp's converter writes no key, so that its readers ignore the window
         keys["attention.sliding_window"] = checkpoint.integer("sliding_window")
     rules = Rules(
+        names=names or {},
         required=checkpoint.biases(attention_bias=["attn_*"], mlp_bias=["ffn_gate", "ffn_up", "ffn_down"]),
         # RoPE pairs (2i, 2i + 1) in GGUF's "llama", but (i, i + head_dim / 2) in transformers
         recipes={
