@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["REFUSED"]
 
-_PLAIN = "not written yet: a decoder of parts that hotshoe has"
 _DIFFUSION = "it writes texts by removing noise from all tokens in rounds, which needs another runner"
 _SPEECH = "it generates speech, which is another task"
 _DRAFTER = "it drafts tokens for another model and reads that model's hidden states"
@@ -14,7 +13,7 @@ REFUSED: dict[str, str] = {
     "arctic": "a dense MLP and experts run side by side, each with its own residual",
     "arwkv7": _OTHER_RWKV,
     "bailingmoe3": "KDA layers and latent attention in one model, with gates of its own",
-    "bitnet": "norms inside both halves, and ternary weights",
+    "bitnet": "llama.cpp computes another activation than the published model",
     "chameleon": "its norms depend on the size, and it writes pictures as tokens",
     "clip": "it is the encoder of pictures for another model, not a model of texts",
     "codeshell": "not written yet: GPT-2's block with RoPE",
@@ -63,7 +62,6 @@ REFUSED: dict[str, str] = {
     "smallthinker": "the router reads the input of the block, before attention",
     "solar": "layers that repeat the results of earlier ones; only Ollama's files have this form",
     "spark2_5": "a version after those that this release knows",
-    "step35": "not written yet: gates of heads, and heads that differ by layer",
     "t5": "an encoder and a decoder, which needs another runner",
     "talkie": "skip connections of the embedding to each layer, and norms without weights",
     "wavtokenizer-dec": _SPEECH,

@@ -128,7 +128,7 @@ def _as_mimo(folder: Path) -> None:
         "partial_rotary_factor": 0.5,
         "scoring_func": "sigmoid",
     }
-    more |= dict.fromkeys(("rope_parameters", "layer_types", "mlp_layer_types"))
+    more |= dict.fromkeys(("rope_parameters", "layer_types", "mlp_layer_types", "model_type"))
     names = {"self_attn.sinks": "self_attn.attention_sink_bias"}
     save(renamed(folder, {"rms_norm_eps": "layernorm_epsilon"}, names, **more), folder)
 

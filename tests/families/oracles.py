@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 from transformers.models.deepseek_ocr2 import modeling_deepseek_ocr2 as ocr
+from transformers.models.step3p7 import modeling_step3p7 as step
 
-__all__ = ["AlibiLlamaForCausalLM", "DeciLMForCausalLM", "DeepseekForCausalLM", "LingForCausalLM"]
+__all__ = ["AlibiLlamaForCausalLM", "DeciLMForCausalLM", "DeepseekForCausalLM", "LingForCausalLM", "Step35ForCausalLM"]
 
 
 class DeepseekForCausalLM(ocr.DeepseekOcr2TextPreTrainedModel):
@@ -39,6 +40,23 @@ class AlibiLlamaForCausalLM(LlamaForCausalLM):
         ones = torch.ones(1, n, self.config.head_dim)
         self.model.rotary_emb.forward = lambda *_, **__: (ones, 0 * ones)
         return super().forward(input_ids, attention_mask=mask[None], **options)
+
+
+class Step35ForCausalLM(step.Step3p7PreTrainedModel):
+    """Step 3.5: the text model of Step 3.7, with an output matrix."""
+
+    config_class = step.Step3p7TextConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = step.Step3p7TextModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(self, input_ids: Any, **options: Any) -> Any:
+        states = self.model(input_ids, **options)
+        states.logits = self.lm_head(states.last_hidden_state)
+        return states
 
 
 class _Router(ocr.DeepseekOcr2TextTopkRouter):

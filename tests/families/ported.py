@@ -120,6 +120,57 @@ def _block(group: int | None, multiplier: float | None, *, is_linear: bool = Fal
     return {"attention": attention, "ffn": {"ffn_mult": multiplier}}
 
 
+_STEP_TYPES = ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"]
+_STEP: dict[str, Any] = {
+    "num_hidden_layers": 6,
+    "head_dim": 24,
+    "layer_types": (_STEP_TYPES * 2)[:6],
+    "sliding_window": 8,
+    "attention_other_setting": {"num_attention_heads": 6, "num_attention_groups": 2},
+    "num_sliding_attention_heads": 6,
+    "mlp_layer_types": ["dense", "dense", *["sparse"] * 4],
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "share_expert_dim": 40,
+    "moe_router_scaling_factor": 2.5,
+    "rms_norm_eps": 1e-3,
+    "swiglu_limits": [0.0, 0.0, 0.0, 0.0, 0.5, 0.7],
+    "swiglu_limits_shared": [0.0, 0.6, 0.0, 0.5, 0.0, 0.8],
+    "rope_parameters": {
+        "full_attention": LLAMA3 | {"partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5e3, "partial_rotary_factor": 1.0},
+    },
+}
+
+
+def _as_step35(folder: Path) -> None:
+    kinds = _STEP["layer_types"]
+    more = {
+        "architectures": ["Step3p5ForCausalLM"],
+        "model_type": "step3p5",
+        "num_attention_groups": 2,
+        "attention_other_setting": _STEP["attention_other_setting"],
+        "rope_theta": [1e4 if kind == "full_attention" else 5e3 for kind in kinds],
+        "rope_scaling": {name: value for name, value in LLAMA3.items() if name != "rope_theta"},
+        "partial_rotary_factors": [0.5 if kind == "full_attention" else 1.0 for kind in kinds],
+        "moe_layers_enum": "2,3,4,5",
+        "moe_num_experts": 4,
+        "moe_top_k": 2,
+        "norm_expert_weight": True,
+        "moe_router_activation": "sigmoid",
+    }
+    unused = ("rope_parameters", "mlp_layer_types", "num_key_value_heads", "per_layer_config", "n_routed_experts")
+    names = {"mlp.gate.weight": "moe.gate.weight", "mlp.gate.e_score_correction_bias": "moe.router_bias"}
+    names |= {"mlp.shared_experts.": "share_expert.", "mlp.experts.down_proj": "moe.down_proj.weight"}
+    weights = renamed(folder, {}, names, **more, **dict.fromkeys((*unused, "num_experts_per_tok")))
+    for name in [name for name in weights if name.endswith("experts.gate_up_proj")]:
+        gate, up = np.split(weights.pop(name), 2, axis=1)
+        start = name.replace("mlp.experts.gate_up_proj", "moe")
+        weights |= {f"{start}.gate_proj.weight": gate, f"{start}.up_proj.weight": up}
+    save(weights, folder)
+
+
 _ALL_HEADS = {"kv heads": "the matrix of queries, keys and values has three equal parts"}
 
 ROWS: dict[str, Row] = {
@@ -147,6 +198,9 @@ ROWS: dict[str, Row] = {
         },
         prepare=_as_deci,
         excused={"head_dim": "config.json cannot state it"},
+    ),
+    "step35": Row(
+        "tests.families.oracles:Step35ForCausalLM", "step35", _STEP, n_tokens=60, prepare=_as_step35
     ),
     "maincoder": Row(
         "HunYuanDenseV1ForCausalLM",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import ExpertLayersConfig, GatedMLP, MixtureOfExperts, dense_or_experts, key, layers, rope_key, submodule
+from hotshoe.nn import ExpertLayersConfig, key, layers, rope_key, submodule
 from hotshoe_core.ops import RoPE
 
 
@@ -16,9 +16,8 @@ class Config(ExpertLayersConfig):
     normalize_experts: bool = key("expert_weights_norm", default=False)
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: nn.Attention = submodule()
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import (
-    GatedMLP,
-    MixtureOfExperts,
-    RMSNorm,
-    SigmoidExpertsConfig,
-    dense_or_experts,
-    layers,
-    submodule,
-)
+from hotshoe.nn import RMSNorm, SigmoidExpertsConfig, layers, submodule
 
 
 class Attention(nn.Attention):
@@ -21,10 +13,9 @@ class Attention(nn.Attention):
     k_norm: RMSNorm | None = submodule("attn_k_norm", optional=True, shape=lambda c, i: (c.head_dim,))
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: Attention = submodule()
     mlp_norm: RMSNorm = submodule("post_attention_norm", shape=lambda c, i: (c.dim,))
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

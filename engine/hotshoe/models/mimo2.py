@@ -6,18 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import (
-    GatedMLP,
-    LayerPattern,
-    MixtureOfExperts,
-    SigmoidExpertsConfig,
-    dense_or_experts,
-    key,
-    layers,
-    pattern_key,
-    submodule,
-    tensor,
-)
+from hotshoe.nn import LayerPattern, SigmoidExpertsConfig, key, layers, pattern_key, submodule, tensor
 from hotshoe_core import Tensor
 
 
@@ -43,9 +32,8 @@ class Attention(nn.Attention):
         return y if scale in (0.0, 1.0) else y * scale
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: Attention = submodule()
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from hotshoe.nn.basic import Linear
 from hotshoe.nn.config import TextConfig, derived, key
+from hotshoe.nn.decoder import TransformerBlock
 from hotshoe.nn.mlp import Activation, GatedMLP, gated, plain
 from hotshoe.nn.module import Module, submodule, tensor
 from hotshoe_core import Tensor, ops
@@ -14,6 +15,7 @@ from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
 
 __all__ = [
+    "ExpertBlock",
     "ExpertConfig",
     "ExpertLayersConfig",
     "Experts",
@@ -236,6 +238,15 @@ def dense_or_experts(config: Any, layer: int) -> type[Module]:
     mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
     """
     return MixtureOfExperts if config.has_experts(layer) else GatedMLP
+
+
+class ExpertBlock(TransformerBlock):
+    """A TransformerBlock with experts in the layers that ``config.has_experts`` names, and a gated MLP in the others.
+
+    The config is an ExpertLayersConfig. A subclass declares ``attention``.
+    """
+
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 def _scores(logits: Tensor, gating: Gating) -> Tensor:
