@@ -20,7 +20,11 @@ from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS
 from hotshoe_core.errors import ConversionError, ModelFileError
 from tests.support.tiny_text import make_tokenizer
 
-TEXTS = ("Hello, World! It's 4 ½ o'clock.  the  theory\n\n", "我想在apple工作1314151天", "HTTPServer naïve 🚀 {}[]()\t\r\n")
+TEXTS = (
+    "Hello, World! It's 4 ½ o'clock.  the  theory\n\n",
+    "我想在apple工作1314151天",
+    "HTTPServer naïve 🚀 {}[]()\t\r\n",
+)
 N_SPECIAL = 12
 Change = Callable[[dict[str, Any]], None]
 

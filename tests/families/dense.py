@@ -101,7 +101,10 @@ _MINICPM3: dict[str, Any] = {
     "rms_norm_eps": 1e-6,  # transformers takes it in two norms, whatever config.json says
     "tie_word_embeddings": False,
 }
-_MLA_HEADS = {"kv heads": "all heads read one latent"}
+_MLA_HEADS = {
+    "kv heads": "all heads read one latent",
+    "epsilon": "transformers knows one value only, which is too small to show",
+}
 _NORM_AFTER_ROPE = "shiftable is False"
 _DERIVED = {"head_dim": "config.json cannot state it"}
 

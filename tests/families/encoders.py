@@ -53,10 +53,9 @@ def gemma_vector(folder: Path, states: Array) -> Array:
     return np.asarray(vector / np.linalg.norm(vector))
 
 
-_DISTILBERT_LACKS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads") + (
-    "intermediate_size",
-    "bos_token_id",
-    "eos_token_id",
+_DISTILBERT_LACKS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    *("bos_token_id", "eos_token_id"),
 )
 _T5: dict[str, Any] = dict.fromkeys(_DISTILBERT_LACKS[:5], ...) | {
     "d_model": 64,
@@ -169,8 +168,15 @@ ROWS: dict[str, Row] = {
         "eurobert",
         {"classifier_pooling": "mean"},
         keys={"eurobert.classifier.pooling_type": None},  # ours is for models without a classifier
+        excused={"head_dim": "llama.cpp reads only files in which the heads together are as wide as the hidden state"},
     ),
-    "llama-embed": Row("EuroBertModel", "llama-embed", {"head_dim": 24}, prepare=_as_llama_embed),
+    "llama-embed": Row(
+        "EuroBertModel",
+        "llama-embed",
+        {"head_dim": 24},
+        prepare=_as_llama_embed,
+        keys={"llama-embed.attention.causal": False},  # theirs forgets it, and its reader then hides later tokens
+    ),
     "bert": Row(
         "BertModel",
         "bert",
@@ -199,8 +205,17 @@ ROWS: dict[str, Row] = {
         optional=("token_types.weight",),
         llamacpp_bound=1e-3,  # GELU
     ),
-    "t5encoder": Row("T5EncoderModel", "t5encoder", _T5 | {"feed_forward_proj": "gated-gelu"}, n_tokens=150),
-    "t5encoder-relu": Row("T5EncoderModel", "t5encoder", _T5, n_tokens=150),
+    "t5encoder": Row(
+        "T5EncoderModel",
+        "t5encoder",
+        _T5 | {"feed_forward_proj": "gated-gelu"},
+        n_tokens=150,
+        weights={"Attention.q.weight": lambda w: w / 4},  # scores are not scaled
+        optional=("enc.blk.*.ffn_gate.weight",),
+    ),
+    "t5encoder-relu": Row(
+        "T5EncoderModel", "t5encoder", _T5, n_tokens=150, weights={"Attention.q.weight": lambda w: w / 4}
+    ),
     "gemma-embedding": Row(
         "Gemma3TextModel",
         "gemma-embedding",

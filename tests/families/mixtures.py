@@ -239,6 +239,14 @@ ROWS: dict[str, Row] = {
         keys={"deepseek2.expert_gating_func": 2},  # theirs goes by the number of layers and tokens
         excused={"kv heads": "all heads read one latent"},
     ),
+    "youtu": Row(  # without experts
+        "YoutuForCausalLM",
+        "deepseek2",
+        {name: MLA[name] for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
+        | {"num_key_value_heads": 4, "q_lora_rank": 16, "tie_word_embeddings": True, "rms_norm_eps": 1e-6},
+        n_tokens=32,
+        excused={"kv heads": "all heads read one latent"},
+    ),
     "gpt-oss": Row(
         "GptOssForCausalLM",
         "gpt-oss",
@@ -407,9 +415,20 @@ ROWS: dict[str, Row] = {
         n_tokens=32,
     ),
     "cohere2moe-rms": Row(
-        "Cohere2MoeForCausalLM", "cohere2moe", _COHERE | {"rms_norm_eps": 1e-3, "layer_norm_eps": ...}, n_tokens=32
+        "Cohere2MoeForCausalLM",
+        "cohere2moe",
+        _COHERE | {"rms_norm_eps": 1e-3, "layer_norm_eps": ...},
+        n_tokens=32,
+        keys={"cohere2moe.attention.layer_norm_epsilon": None},  # theirs writes both
     ),
-    "mimo2": Row("MiMoV2FlashForCausalLM", "mimo2", _MIMO, n_tokens=60, prepare=_as_mimo),
+    "mimo2": Row(
+        "MiMoV2FlashForCausalLM",
+        "mimo2",
+        _MIMO,
+        n_tokens=60,
+        weights={"experts.down_proj": lambda w: w / 2},
+        prepare=_as_mimo,
+    ),
     "mellum": Row("MellumForCausalLM", "mellum", _MELLUM | {"rope_parameters": _mellum_rope(1e4)}),
     "mellum-two-bases": Row(
         "MellumForCausalLM",

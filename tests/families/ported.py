@@ -71,6 +71,7 @@ def _ling2(architecture: str) -> Any:
     return prepare
 
 
+_DERIVED = {"head_dim": "config.json cannot state it"}
 _SQUARE = "llama.cpp reads only files in which the heads together are as wide as the hidden state"
 _LING2: dict[str, Any] = {
     "head_dim": 16,
@@ -83,8 +84,8 @@ _LING2: dict[str, Any] = {
     "first_k_dense_replace": 1,
     "use_qk_norm": True,
     "attention_bias": False,
+    "num_nextn_predict_layers": 0,
 }
-
 
 
 def _as_maincoder(folder: Path) -> None:
@@ -111,8 +112,9 @@ def _as_pangu(folder: Path) -> None:
 
 
 def _as_deci(folder: Path) -> None:
-    more = {"architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas"}
-    save(renamed(folder, {}, {}, **more, **dict.fromkeys(("intermediate_size", "num_key_value_heads", "head_dim"))), folder)
+    more: dict[str, Any] = {"architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas"}
+    more |= dict.fromkeys(("intermediate_size", "num_key_value_heads", "head_dim"))
+    save(renamed(folder, {}, {}, **more), folder)
 
 
 def _block(group: int | None, multiplier: float | None, *, is_linear: bool = False) -> dict[str, Any]:
@@ -122,6 +124,7 @@ def _block(group: int | None, multiplier: float | None, *, is_linear: bool = Fal
 
 _STEP_TYPES = ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"]
 _STEP: dict[str, Any] = {
+    "pad_token_id": 1,
     "num_hidden_layers": 6,
     "head_dim": 24,
     "layer_types": (_STEP_TYPES * 2)[:6],
@@ -180,7 +183,7 @@ ROWS: dict[str, Row] = {
         {"num_key_value_heads": 4},
         prepare=_as_baichuan,
         llamacpp="it rotates queries and keys only in models of 32 layers",
-        excused=_ALL_HEADS | {"head_dim": "config.json cannot state it"},
+        excused=_ALL_HEADS | _DERIVED,
     ),
     "deci": Row(
         "tests.families.oracles:DeciLMForCausalLM",
@@ -197,11 +200,9 @@ ROWS: dict[str, Row] = {
             ],
         },
         prepare=_as_deci,
-        excused={"head_dim": "config.json cannot state it"},
+        excused=_DERIVED,
     ),
-    "step35": Row(
-        "tests.families.oracles:Step35ForCausalLM", "step35", _STEP, n_tokens=60, prepare=_as_step35
-    ),
+    "step35": Row("tests.families.oracles:Step35ForCausalLM", "step35", _STEP, n_tokens=60, prepare=_as_step35),
     "maincoder": Row(
         "HunYuanDenseV1ForCausalLM",
         "maincoder",
@@ -209,16 +210,26 @@ ROWS: dict[str, Row] = {
         prepare=_as_maincoder,
         no_shift="shiftable is False",
     ),
-    "pangu-embedded": Row("LlamaForCausalLM", "pangu-embedded", {"attention_bias": True}, prepare=_as_pangu),
+    "pangu-embedded": Row(
+        "LlamaForCausalLM", "pangu-embedded", {"attention_bias": True, "head_dim": 24}, prepare=_as_pangu
+    ),
     "deepseek": Row(
-        "tests.families.oracles:DeepseekForCausalLM", "deepseek", _DEEPSEEK, n_tokens=32, prepare=_as_deepseek
+        "tests.families.oracles:DeepseekForCausalLM",
+        "deepseek",
+        _DEEPSEEK,
+        n_tokens=32,
+        prepare=_as_deepseek,
+        keys={"deepseek.expert_weights_norm": False},
+        excused=_DERIVED,
     ),
     "bailingmoe": Row(
         "tests.families.oracles:LingForCausalLM",
         "bailingmoe",
         _DEEPSEEK | {"mlp_layer_types": ["sparse"] * 3},
         n_tokens=32,
+        weights={"experts.down_proj": lambda w: w / 2},
         prepare=_as_ling,
+        excused=_DERIVED,
     ),
     "bailingmoe2": Row(
         "Glm4MoeForCausalLM",
@@ -233,6 +244,7 @@ ROWS: dict[str, Row] = {
         "bailingmoe2",
         _LING2 | {"partial_rotary_factor": 1.0},
         n_tokens=60,
+        weights={"correction_bias": lambda w: np.round(w * 8) / 8},  # their mean is exact
         prepare=_ling2("SarvamMoEForCausalLM"),
         excused={"head_dim": _SQUARE},
     ),

@@ -83,7 +83,9 @@ def _ranks(entries: Any, n: int, path: Path) -> dict[bytes, int]:
             fine = False
         if not fine:
             raise ModelFileError(
-                f"has {str(entry)[:80]}; expected the bytes of a new token, and rank {len(ranks)}", path=path, field="vocab"
+                f"has {str(entry)[:80]}; expected the bytes of a new token, and rank {len(ranks)}",
+                path=path,
+                field="vocab",
             )
         ranks[token] = len(ranks)
     require_bytes(ranks, path)
@@ -96,9 +98,10 @@ def _special(entries: Any, n: int, path: Path) -> list[str]:
     if entries is None:
         return [*_SPECIAL[:n], *names[len(_SPECIAL) :]]
     for entry in entries if isinstance(entries, list) else [entries]:
-        if not isinstance(entry, dict) or not isinstance(entry.get("token_str"), str) or entry.get("rank") not in range(n):
+        rank, name = (entry.get("rank"), entry.get("token_str")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(rank, int) or not 0 <= rank < n or not isinstance(name, str):
             raise ModelFileError(
                 f"has {str(entry)[:80]}; expected a name and a rank below {n}", path=path, field="special_tokens"
             )
-        names[entry["rank"]] = entry["token_str"]
+        names[rank] = name
     return names

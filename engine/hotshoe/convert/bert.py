@@ -85,7 +85,8 @@ def describe_encoder(
     """
     checkpoint.require("position_embedding_type", "absolute", "absolute")
     keys = encoder_keys(checkpoint)
-    dim, n_positions, n_types = keys["embedding_length"], keys["context_length"], checkpoint.integer("type_vocab_size", 2) if has_types else 1
+    dim, n_positions = keys["embedding_length"], keys["context_length"]
+    n_types = checkpoint.integer("type_vocab_size", 2) if has_types else 1
     keys["context_length"] -= first_position
     labels = read_labels(checkpoint) if reranks else []
     rules = Rules(

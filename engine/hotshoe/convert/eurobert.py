@@ -25,4 +25,4 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_llama_embed(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file of a Llama without a causal mask. Raises as ``describe`` does."""
-    return describe_llama(checkpoint, None, {}, arch="llama-embed")
+    return describe_llama(checkpoint, None, {"attention.causal": False}, arch="llama-embed")

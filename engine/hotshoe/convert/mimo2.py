@@ -41,6 +41,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "rope.dimension_count": rope.n_rotated(sizes.head_dim, 1.0),
         "rope.freq_base_swa": checkpoint.number("swa_rope_theta", 10_000.0),
     }  # fmt: skip
+    if checkpoint.config.get("n_group") is not None:
+        keys |= {"expert_group_count": 1, "expert_group_used_count": checkpoint.integer("topk_group", 1)}
     rules = Rules(
         names={"layers.self_attn.attention_sink_bias": "attn_sinks.weight"},
         required=["exp_probs_b.bias"],

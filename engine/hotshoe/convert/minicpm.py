@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hotshoe.convert import Rules, interleave, make_layout, read_rope, read_sizes
 
@@ -23,7 +23,9 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "logit_scale": sizes.dim / checkpoint.number("dim_model_base"),
     }
     recipes = {"attn_q.weight": interleave(sizes.n_heads), "attn_k.weight": interleave(sizes.n_kv_heads)}
-    rules = Rules(recipes=recipes, constants=_long_factors(rope, keys, sizes.head_dim))
+    if rope.kind == "longrope":
+        keys["rope.scaling.type"] = "longrope"
+    rules = Rules(recipes=recipes, constants=_long_factors(rope, sizes.context, sizes.head_dim))
     return make_layout(checkpoint, "minicpm", keys, rules, vocab=sizes.vocab)
 
 
@@ -36,24 +38,22 @@ def describe_minicpm3(checkpoint: Checkpoint) -> FileLayout:
     rotated, plain = checkpoint.integer("qk_rope_head_dim", 32), checkpoint.integer("qk_nope_head_dim", 64)
     sizes, rope = read_sizes(checkpoint, head_dim=rotated), read_rope(checkpoint, "longrope")
     checkpoint.require("v_head_dim", None, sizes.dim // sizes.n_heads)
-    keys = sizes.keys(heads=False) | rope.keys() | {
+    keys = sizes.keys(heads=False) | rope.keys(known_base=10_000.0) | {
         "vocab_size": sizes.vocab,
         "attention.q_lora_rank": checkpoint.integer("q_lora_rank", 768),
         "attention.kv_lora_rank": checkpoint.integer("kv_lora_rank", 256),
         "attention.key_length": plain + rotated,
         "rope.dimension_count": rotated,
     }  # fmt: skip
-    rules = Rules(
-        names={"layers.self_attn.kv_b_proj": "attn_kv_b"}, constants=_long_factors(rope, keys, rotated)
-    )
+    constants = _long_factors(rope, sizes.context, rotated)
+    rules = Rules(names={"layers.self_attn.kv_b_proj": "attn_kv_b"}, constants=constants)
     return make_layout(checkpoint, "minicpm3", keys, rules, vocab=sizes.vocab, tied=True)
 
 
-def _long_factors(rope: Rope, keys: dict[str, Any], n_rotated: int) -> dict[str, Array]:
-    """The tensors of LongRoPE, whose key is added to ``keys``. Empty for other kinds."""
+def _long_factors(rope: Rope, context: int, n_rotated: int) -> dict[str, Array]:
+    """The tensors of LongRoPE. Empty for other kinds. Raises ConversionError if it extends the context."""
     if rope.kind != "longrope":
         return {}
-    if rope.original_context() != keys["context_length"]:
+    if rope.original_context() != context:
         raise rope.checkpoint.refusal("LongRoPE extends the context, which files of this architecture cannot express")
-    keys["rope.scaling.type"] = "longrope"
     return {f"rope_factors_{k}.weight": rope.numbers(f"{k}_factor", n_rotated // 2) for k in ("long", "short")}

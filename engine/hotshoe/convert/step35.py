@@ -27,8 +27,9 @@ _NORMS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "output_norm")
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint = checkpoint.renamed(num_key_value_heads="num_attention_groups")
-    for name, value in (("hidden_act", "silu"), ("use_head_wise_attn_gate", True), ("moe_router_activation", "sigmoid")):
-        checkpoint.require(name, value, value)
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("use_head_wise_attn_gate", True, True)
+    checkpoint.require("moe_router_activation", "sigmoid", "sigmoid")
     n, bases = checkpoint.layers(), checkpoint.config.get("rope_theta")
     kinds = _of_layers(checkpoint, "layer_types", n, str)
     if isinstance(bases, list):
@@ -97,6 +98,6 @@ def _n_dense(checkpoint: Checkpoint, n: int) -> int:
 
 
 def _factors(rope: Rope, head_dim: int) -> dict[str, Array]:
-    """Llama 3's divisors for full layers, of which half of the elements rotate; 1 for the others, as readers have it."""
+    """Llama 3's divisors for full layers, of which half of the elements rotate; 1 for the others."""
     factors = rope.llama3_factors(head_dim // 2)
     return {name: np.append(f, np.ones(head_dim // 2 - len(f), np.float32)) for name, f in factors.items()}

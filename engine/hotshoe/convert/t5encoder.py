@@ -1,4 +1,4 @@
-"""Convert T5's encoder, with or without the decoder beside it."""
+"""Convert T5's encoder, of a checkpoint with or without the decoder."""
 
 from __future__ import annotations
 

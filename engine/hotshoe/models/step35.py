@@ -1,4 +1,4 @@
-"""Step 3.5 and 3.7 Flash (StepFun 2026, arXiv:2602.10604), text only: gated attention, more heads in windows, experts."""
+"""Step 3.5 Flash (StepFun 2026, arXiv:2602.10604): gated attention, more heads in layers with a window, experts."""
 
 from __future__ import annotations
 
