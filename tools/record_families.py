@@ -69,12 +69,15 @@ numpy.save(target, numpy.asarray(model.scores[: len(ids)], numpy.float32)[:, ::s
 
 STATES = """
 import sys
+import llama_cpp
 import numpy
 from llama_cpp import Llama
 path, ids, stride, target = sys.argv[1], [int(i) for i in sys.argv[2].split()], int(sys.argv[3]), sys.argv[4]
 n_ctx, pooling = max(64, len(ids)), int(sys.argv[5])
 model = Llama(path, n_ctx=n_ctx, embedding=True, pooling_type=pooling, n_threads=1, flash_attn=False, verbose=False)
 model.tokenize = lambda *args, **options: ids
+if llama_cpp.llama_model_has_encoder(model.model):  # decode would hide later tokens
+    model._ctx.decode = model._ctx.encode
 numpy.save(target, numpy.atleast_2d(numpy.float32(model.embed("", normalize=pooling < 0)))[:, ::stride])
 """
 

@@ -151,7 +151,7 @@ def _as_step35(folder: Path) -> None:
     kinds = _STEP["layer_types"]
     more = {
         "architectures": ["Step3p5ForCausalLM"],
-        "model_type": "step3p5",
+        "model_type": None,
         "num_attention_groups": 2,
         "attention_other_setting": _STEP["attention_other_setting"],
         "rope_theta": [1e4 if kind == "full_attention" else 5e3 for kind in kinds],

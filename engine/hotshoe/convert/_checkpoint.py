@@ -98,12 +98,12 @@ class Checkpoint:
         value = self.config.get(key)
         return 0 if value == 0 else self.integer(key, default)
 
-    def kinds(self, key: str, n: int, known: Sequence[str], default: list[str] | None = None) -> list[str]:
+    def kinds(self, key: str, n: int, known: Sequence[Any], default: list[Any] | None = None) -> list[Any]:
         """Read the kinds of ``n`` layers. Raises ModelFileError unless config.json has a list of known ones."""
         kinds = self.config.get(key)
         kinds = default if kinds is None else kinds
         if not isinstance(kinds, list) or len(kinds) != n or not all(kind in known for kind in kinds):
-            raise self.invalid(key, kinds, f"a list of {n}, each {' or '.join(known)}")
+            raise self.invalid(key, kinds, f"a list of {n}, each {' or '.join(map(str, known))}")
         return kinds
 
     def leading(self, key: str, n: int, first: str, rest: str) -> int:

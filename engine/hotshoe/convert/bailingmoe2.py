@@ -34,6 +34,7 @@ def _describe(checkpoint: Checkpoint, rotated: float, correction: Recipe) -> Fil
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     shared = {"expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size"}
     keys = sizes.keys() | mixture_keys(checkpoint, "num_experts", used=8, names=shared) | rope.keys()
+    keys.setdefault("expert_shared_feed_forward_length", keys["expert_feed_forward_length"])
     keys |= {"vocab_size": sizes.vocab, "expert_gating_func": 2}
     keys["rope.dimension_count"] = rope.n_rotated(sizes.head_dim, rotated)
     if checkpoint.config.get("num_nextn_predict_layers") is not None:

@@ -36,6 +36,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         bases = _of_layers(checkpoint, "rope_theta", n, (int, float))
         checkpoint.config["rope_theta"] = bases[0]
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "llama3")
+    checkpoint.require("query_pre_attn_scalar", sizes.head_dim, sizes.head_dim)
     windowed = [kind == "sliding_attention" for kind in kinds]
     rotated = [1.0 if has_window else 0.5 for has_window in windowed]
     if _of_layers(checkpoint, "partial_rotary_factors", n, (int, float), rotated) != rotated:

@@ -21,7 +21,7 @@ class Model(nn.Encoder):
 
 class LlamaModel(Model):
     config: llama.Config
-    blocks: list[llama.Block] = layers("blk")
+    blocks: list[llama.Block] = layers("blk")  # type: ignore[assignment]
 
 
 family = Family(Model)

@@ -16,11 +16,11 @@ from hotshoe_core.ops import RoPE
 class Config(granitemoe.Config):
     window: int = key("attention.sliding_window", minimum=1)
     pattern: LayerPattern = pattern_key(4, dense_first=True)
-    has_rope: tuple[bool, ...] = key("attention.rope_pattern", per_layer=True, default=True)
+    rotated: tuple[bool, ...] = key("attention.rope_pattern", per_layer=True, default=True)
     expert_dim: int = key("feed_forward_length", default=0)
 
     def rope_for(self, layer: int) -> RoPE | None:
-        return self.rope if self.has_rope[layer] else None
+        return self.rope if self.rotated[layer] else None
 
 
 class Attention(granitemoe.Attention):
@@ -28,7 +28,7 @@ class Attention(granitemoe.Attention):
 
 
 class SharedExperts(nn.SharedExperts):
-    gate_up: Linear | None = submodule(
+    gate_up: Linear | None = submodule(  # type: ignore[assignment]
         "ffn_up_shexp", instead_of=("gate", "up"), shape=lambda c, i: (2 * c.shared_dim, c.dim)
     )
 

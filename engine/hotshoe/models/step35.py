@@ -49,11 +49,9 @@ def _limited(gate: Tensor, up: Tensor, limit: float) -> Tensor:
 
 
 class MLP(GatedMLP):
-    gate_up = None
-
-    def __call__(self, x: Tensor) -> Tensor:
+    def product(self, gate: Tensor, up: Tensor) -> Tensor:
         limit = self.config.mlp_limit[self.layer]
-        return self.down(_limited(self.gate(x), self.up(x), limit)) if limit else super().__call__(x)
+        return _limited(gate, up, limit) if limit else super().product(gate, up)
 
 
 class SharedExperts(MLP, nn.SharedExperts):
@@ -61,15 +59,12 @@ class SharedExperts(MLP, nn.SharedExperts):
 
 
 class Experts(nn.MixtureOfExperts):
+    config: Config
     shared: SharedExperts | None = submodule(when=lambda c, i: c.shared_dim > 0)
-    gate_up = None
 
-    def hidden(self, rows: Tensor, chosen: Tensor) -> Tensor:
+    def product(self, gate: Tensor, up: Tensor) -> Tensor:
         limit = self.config.expert_limit[self.layer]
-        if not limit:
-            return super().hidden(rows, chosen)
-        assert self.gate is not None  # declared by the base class
-        return _limited(self.gate(rows, chosen), self.up(rows, chosen), limit)
+        return _limited(gate, up, limit) if limit else super().product(gate, up)
 
 
 class Block(nn.TransformerBlock):

@@ -52,7 +52,8 @@ def buckets(n: int, n_buckets: int) -> np.ndarray[Any, Any]:
     far = np.maximum(np.abs(relative), exact).astype(np.float32) / np.float32(exact)
     steps = np.log(far) / np.float32(math.log(_FARTHEST / exact)) * np.float32(half - exact)
     near = np.where(np.abs(relative) < exact, np.abs(relative), np.minimum(exact + steps.astype(np.int64), half - 1))
-    return (near + np.where(relative > 0, half, 0)).astype(np.int32)
+    found: np.ndarray[Any, Any] = near + np.where(relative > 0, half, 0)
+    return found.astype(np.int32)
 
 
 class FeedForward(Module):

@@ -209,11 +209,14 @@ class MixtureOfExperts(Module):
     def hidden(self, rows: Tensor, chosen: Tensor) -> Tensor:
         """The hidden elements of the chosen experts: (n, 1 or k, in) to (n, k, expert_dim)."""
         if self.gate_up is not None:
-            gate, up = self.gate_up(rows, chosen).chunk(2)
-            return gated(self.activation, gate, up)
+            return self.product(*self.gate_up(rows, chosen).chunk(2))
         if self.gate is None:
             return plain(self.activation, self.up(rows, chosen))
-        return gated(self.activation, self.gate(rows, chosen), self.up(rows, chosen))
+        return self.product(self.gate(rows, chosen), self.up(rows, chosen))
+
+    def product(self, gate: Tensor, up: Tensor) -> Tensor:
+        """The product of the gate and of what it gates, (n, k, expert_dim)."""
+        return gated(self.activation, gate, up)
 
     def _scaled(self, weights: Tensor) -> Tensor:
         return weights if self.config.expert_scale in (0.0, 1.0) else weights * self.config.expert_scale
