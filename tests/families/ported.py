@@ -151,7 +151,6 @@ def _as_step35(folder: Path) -> None:
     kinds = _STEP["layer_types"]
     more = {
         "architectures": ["Step3p5ForCausalLM"],
-        "model_type": None,
         "num_attention_groups": 2,
         "attention_other_setting": _STEP["attention_other_setting"],
         "rope_theta": [1e4 if kind == "full_attention" else 5e3 for kind in kinds],
@@ -163,10 +162,10 @@ def _as_step35(folder: Path) -> None:
         "norm_expert_weight": True,
         "moe_router_activation": "sigmoid",
     }
-    unused = ("rope_parameters", "mlp_layer_types", "num_key_value_heads", "per_layer_config", "n_routed_experts")
+    unused = ("rope_parameters", "mlp_layer_types")
     names = {"mlp.gate.weight": "moe.gate.weight", "mlp.gate.e_score_correction_bias": "moe.router_bias"}
     names |= {"mlp.shared_experts.": "share_expert.", "mlp.experts.down_proj": "moe.down_proj.weight"}
-    weights = renamed(folder, {}, names, **more, **dict.fromkeys((*unused, "num_experts_per_tok")))
+    weights = renamed(folder, {}, names, **more, **dict.fromkeys(unused))
     for name in [name for name in weights if name.endswith("experts.gate_up_proj")]:
         gate, up = np.split(weights.pop(name), 2, axis=1)
         start = name.replace("mlp.experts.gate_up_proj", "moe")
