@@ -146,12 +146,17 @@ class Checkpoint:
     def require(self, key: str, default: Any, *accepted: Any) -> None:
         """Raise ConversionError unless the value of ``key`` is one of ``accepted``, or missing and ``default`` is.
 
-        For options of a model that the converted model does not implement.
+        For options of a model that the converted model does not implement. ``expect`` is for those with one value.
         """
         value = self.config.get(key)
         value = default if value is None else value
         if value is not None and value not in accepted:
             raise self.refusal(f"{key} is {value!r}; hotshoe converts models with {' or '.join(map(repr, accepted))}")
+
+    def expect(self, **settings: Any) -> None:
+        """Raise ConversionError unless each setting of config.json has the given value, or is missing."""
+        for key, value in settings.items():
+            self.require(key, value, value)
 
     def biases(self, **names: Sequence[str]) -> list[str]:
         """The biases that config.json says the model has: for each key that is true there, those of the given names."""

@@ -27,9 +27,7 @@ def describe_sarvam(checkpoint: Checkpoint) -> FileLayout:
 def _describe(checkpoint: Checkpoint, rotated: float, correction: Recipe) -> FileLayout:
     for name in ("use_bias", "use_qkv_bias", "attention_bias"):
         checkpoint.require(name, False, False)
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_qk_norm", True, True)
-    checkpoint.require("score_function", "sigmoid", "sigmoid")
+    checkpoint.expect(hidden_act="silu", use_qk_norm=True, score_function="sigmoid")
     checkpoint = checkpoint.renamed(n_shared_experts="num_shared_experts")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     shared = {"expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size"}

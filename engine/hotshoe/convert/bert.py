@@ -83,7 +83,7 @@ def describe_encoder(
     first_position: rows at the start of the position embedding that are not written.
     has_types: whether tokens have types. names: as in ``Rules``.
     """
-    checkpoint.require("position_embedding_type", "absolute", "absolute")
+    checkpoint.expect(position_embedding_type="absolute")
     keys = encoder_keys(checkpoint)
     dim, n_positions = keys["embedding_length"], keys["context_length"]
     n_types = checkpoint.integer("type_vocab_size", 2) if has_types else 1
@@ -117,9 +117,7 @@ def describe_encoder(
 
 def encoder_keys(checkpoint: Checkpoint) -> dict[str, Any]:
     """The keys of an encoder, by the names that BERT's config.json has. Raises ConversionError and ModelFileError."""
-    checkpoint.require("hidden_act", "gelu", "gelu")
-    checkpoint.require("is_decoder", False, False)
-    checkpoint.require("add_cross_attention", False, False)
+    checkpoint.expect(hidden_act="gelu", is_decoder=False, add_cross_attention=False)
     n_heads, dim = checkpoint.integer("num_attention_heads"), checkpoint.integer("hidden_size")
     if dim % n_heads:
         raise checkpoint.refusal(f"hidden_size {dim} is not a multiple of num_attention_heads {n_heads}")

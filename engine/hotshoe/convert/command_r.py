@@ -24,7 +24,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_cohere2(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("rotary_pct", 1.0, 1.0)
+    checkpoint.expect(rotary_pct=1.0)
     sizes, keys = _keys(checkpoint)
     keys |= {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim}
     keys |= window_keys(checkpoint, sizes.n_layers, period=checkpoint.integer("sliding_window_pattern", 4))
@@ -33,9 +33,9 @@ def describe_cohere2(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_cohere2moe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file of a model with experts. Raises as ``describe`` does."""
-    checkpoint.require("shared_expert_combination_strategy", "average", "average")
+    checkpoint.expect(shared_expert_combination_strategy="average")
     checkpoint.require("expert_selection_fn", "softmax", "sigmoid", "softmax")
-    checkpoint.require("prefix_dense_sliding_window_pattern", 1, 1)
+    checkpoint.expect(prefix_dense_sliding_window_pattern=1)
     eps = "rms_norm_eps" if checkpoint.config.get("rms_norm_eps") is not None else ""
     sizes, keys = _keys(checkpoint, eps)
     width, shared = sizes.ff, checkpoint.count("num_shared_experts")
@@ -63,8 +63,7 @@ def describe_cohere2moe(checkpoint: Checkpoint) -> FileLayout:
 
 
 def _keys(checkpoint: Checkpoint, rms_eps: str = "") -> tuple[ModelSizes, dict[str, Any]]:
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False)
     sizes = read_sizes(checkpoint, eps=rms_eps, layer_norm_eps="" if rms_eps else "layer_norm_eps")
     rope = read_rope(checkpoint, theta=500_000.0)
     keys = sizes.keys() | rope.keys()

@@ -16,9 +16,7 @@ _MULTIPLE = 256  # of the hidden elements of an MLP
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("mlp_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, mlp_bias=False)
     sizes, rope = read_sizes(checkpoint, dense=False), read_rope(checkpoint, "llama3")
     keys = sizes.keys() | rope.keys() | {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim}
     if (blocks := checkpoint.config.get("block_configs")) is not None:

@@ -14,9 +14,8 @@ __all__ = ["bailing", "describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("norm_topk_prob", False, False)  # whatever a file says, llama.cpp computes this
-    checkpoint.require("scoring_func", "softmax", "softmax")
-    checkpoint.require("moe_layer_freq", 1, 1)
+    checkpoint.expect(norm_topk_prob=False)  # whatever a file says, llama.cpp computes this
+    checkpoint.expect(scoring_func="softmax", moe_layer_freq=1)
     return _describe(checkpoint, "deepseek", "n_routed_experts", {"rope.scaling.type": "none"})
 
 
@@ -28,9 +27,7 @@ def bailing(checkpoint: Checkpoint) -> FileLayout:
 
 
 def _describe(checkpoint: Checkpoint, arch: str, count: str, more: dict[str, Any]) -> FileLayout:
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("routed_scaling_factor", 1.0, 1.0)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, routed_scaling_factor=1.0)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint)
     keys = sizes.keys() | mixture_keys(checkpoint, count, used=6) | rope.keys()
     keys |= {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim, "expert_weights_scale": 1.0}

@@ -35,11 +35,8 @@ def describe_latent(
     recipes: dict[str, Recipe] | None = None,
 ) -> FileLayout:
     """Describe the file of a model with this attention. ``more``, ``names``, ``recipes``: what variants add."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("mlp_bias", False, False)
-    checkpoint.require("rope_interleave", True, True)
-    checkpoint.require("moe_layer_freq", 1, 1)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, mlp_bias=False, rope_interleave=True)
+    checkpoint.expect(moe_layer_freq=1)
     # elements of a head: those that RoPE rotates, the others, and those of a value; kv: the rank of the latent
     rotated, plain = checkpoint.integer("qk_rope_head_dim", 64), checkpoint.integer("qk_nope_head_dim", 128)
     v, kv = checkpoint.integer("v_head_dim", 128), checkpoint.integer("kv_lora_rank", 512)

@@ -15,9 +15,7 @@ __all__ = ["describe", "describe_llama_embed"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("mlp_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, mlp_bias=False)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, theta=250_000.0)
     keys = sizes.keys() | rope.keys() | {"rope.scaling.type": "none", "attention.causal": False}
     return make_layout(checkpoint, "eurobert", keys, vocab=sizes.vocab)

@@ -31,8 +31,7 @@ _NOT_ROTATED = 1e30  # as a divisor of a frequency
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint = checkpoint.text(*_OTHERS)
-    checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(hidden_activation="gelu_pytorch_tanh", attention_bias=False)
     checkpoint.require("use_bidirectional_attention", None, "vision")
     sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4, default_eps=1e-6)
     rope = read_rope(checkpoint, "proportional", theta=1_000_000.0, local_theta=10_000.0)
@@ -93,7 +92,7 @@ _CAUSAL = (1536, 2560)  # sizes of models whose pictures are causal: readers kno
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of pictures. Raises as ``describe`` does."""
     vision = checkpoint.vision("model.vision_tower.", "model.embed_vision.")
-    vision.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    vision.expect(hidden_activation="gelu_pytorch_tanh")
     vision.config.setdefault("image_size", 224)  # it reads pictures of any size; llama.cpp's converter writes this one
     keys = tower_keys(checkpoint, vision) | _rows(checkpoint, vision)
     keys["vision.attention.layer_norm_epsilon"] = vision.number("rms_norm_eps", 1e-6)

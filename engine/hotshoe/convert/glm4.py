@@ -23,7 +23,7 @@ def describe_chatglm(checkpoint: Checkpoint) -> FileLayout:
 
 
 def _describe(checkpoint: Checkpoint, arch: str) -> FileLayout:
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     sizes, rope = read_sizes(checkpoint, head_dim=128, n_kv_heads=2), read_rope(checkpoint)
     # readers of "chatglm" derive the size of heads, unless a file states it
     keys = sizes.keys(heads=arch == "glm4" or sizes.q != sizes.dim)

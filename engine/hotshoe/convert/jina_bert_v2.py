@@ -15,8 +15,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("position_embedding_type", "alibi", "alibi")
-    checkpoint.require("feed_forward_type", "geglu", "geglu")
+    checkpoint.expect(position_embedding_type="alibi", feed_forward_type="geglu")
     biased = ("token_embd_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_output_norm", "layer_output_norm")
     n_types = checkpoint.integer("type_vocab_size", 2)
     rules = Rules(

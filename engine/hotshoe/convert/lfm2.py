@@ -16,7 +16,7 @@ _KINDS = ("conv", "full_attention")
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("conv_bias", False, False)
+    checkpoint.expect(conv_bias=False)
     sizes = read_sizes(checkpoint, eps="norm_eps", n_kv_heads=8)
     rope = read_rope(checkpoint, theta=1_000_000.0)
     keys = sizes.keys() | layer_keys(checkpoint, sizes) | {"feed_forward_length": _feed_forward(checkpoint)}

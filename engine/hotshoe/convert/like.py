@@ -35,7 +35,7 @@ def arcee(checkpoint: Checkpoint) -> FileLayout:
 
 def baichuan(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     if "max_position_embeddings" not in checkpoint.config:
         checkpoint = checkpoint.renamed(max_position_embeddings="model_max_length")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint)
@@ -49,9 +49,7 @@ def baichuan(checkpoint: Checkpoint) -> FileLayout:
 
 def maincoder(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("use_qk_norm", True, True)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, use_qk_norm=True)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear")
     keys = sizes.keys() | {"rope.dimension_count": sizes.head_dim} | rope.keys()
     return make_layout(checkpoint, "maincoder", keys, vocab=sizes.vocab, tied=True)
@@ -59,7 +57,7 @@ def maincoder(checkpoint: Checkpoint) -> FileLayout:
 
 def orion(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     checkpoint = checkpoint.renamed(max_position_embeddings="max_sequence_length")
     # config.json calls the LayerNorms RMS norms
     sizes, rope = read_sizes(checkpoint, layer_norm_eps="rms_norm_eps"), read_rope(checkpoint)
@@ -69,7 +67,7 @@ def orion(checkpoint: Checkpoint) -> FileLayout:
 
 def pangu(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim} | rope.keys()
     keys |= {"attention.key_length": sizes.head_dim, "attention.value_length": sizes.head_dim}
@@ -84,8 +82,7 @@ def xverse(checkpoint: Checkpoint) -> FileLayout:
 
 def ernie4_5(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_bias", False, False)
+    checkpoint.expect(hidden_act="silu", use_bias=False)
     sizes, rope = read_sizes(checkpoint, head_dim=128), read_rope(checkpoint, "linear", "yarn", theta=500_000.0)
     return make_layout(checkpoint, "ernie4_5", sizes.keys() | rope.keys(), vocab=sizes.vocab, tied=True)
 
@@ -113,8 +110,7 @@ def exaone(checkpoint: Checkpoint) -> FileLayout:
 
 def internlm2(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("bias", False, False)
+    checkpoint.expect(hidden_act="silu", bias=False)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear")
     groups, queries = sizes.n_kv_heads, sizes.n_heads // sizes.n_kv_heads
     stored = ((sizes.n_heads + 2 * groups) * sizes.head_dim, sizes.dim)
@@ -147,9 +143,7 @@ def internlm2(checkpoint: Checkpoint) -> FileLayout:
 
 def seed_oss(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", True, True)
-    checkpoint.require("mlp_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=True, mlp_bias=False)
     sizes, rope = read_sizes(checkpoint, head_dim=128), read_rope(checkpoint, "linear", "yarn")
     rules = Rules(
         required=["attn_q.bias", "attn_k.bias", "attn_v.bias", *checkpoint.biases(attention_out_bias=("attn_output",))],

@@ -16,12 +16,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     for name, accepted in (("hidden_act", "silu"), ("attention_bias", False), ("scoring_func", "sigmoid")):
         checkpoint.require(name, accepted, accepted)
-    checkpoint.require("norm_topk_prob", True, True)
-    checkpoint.require("n_group", 1, 1)
-    checkpoint.require("topk_method", "noaux_tc", "noaux_tc")
-    checkpoint.require("add_full_attention_sink_bias", False, False)
-    checkpoint.require("add_swa_attention_sink_bias", True, True)
-    checkpoint.require("routed_scaling_factor", 1.0, 1.0)
+    checkpoint.expect(norm_topk_prob=True, n_group=1, topk_method="noaux_tc", add_full_attention_sink_bias=False)
+    checkpoint.expect(add_swa_attention_sink_bias=True, routed_scaling_factor=1.0)
     sizes = read_sizes(checkpoint, eps="layernorm_epsilon", default_eps=1e-5)
     rope = read_rope(checkpoint)
     n, kv = sizes.n_layers, checkpoint.integer("num_key_value_heads")

@@ -14,7 +14,7 @@ __all__ = ["describe", "describe_minicpm3"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "longrope")
     keys = sizes.keys() | rope.keys()
     keys |= {
@@ -31,8 +31,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_minicpm3(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file of MiniCPM 3, which has latent attention. Raises as ``describe`` does."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False)
     for name, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
         checkpoint.require(name, value, value)  # files do not have them
     rotated, plain = checkpoint.integer("qk_rope_head_dim", 32), checkpoint.integer("qk_nope_head_dim", 64)

@@ -40,9 +40,8 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     vision = checkpoint.vision(*OTHERS)
     vision.require("hidden_act", "gelu", "silu")
-    vision.require("num_channels", 3, 3)
-    checkpoint.require("projector_hidden_act", "gelu", "gelu")
-    checkpoint.require("vision_feature_layer", -1, -1)
+    vision.expect(num_channels=3)
+    checkpoint.expect(projector_hidden_act="gelu", vision_feature_layer=-1)
     rope = vision.config.get("rope_parameters")
     theta = rope.get("rope_theta") if isinstance(rope, dict) else vision.config.get("rope_theta")
     if theta not in (None, 10_000):

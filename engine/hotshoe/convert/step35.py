@@ -27,16 +27,14 @@ _NORMS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "output_norm")
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint = checkpoint.renamed(num_key_value_heads="num_attention_groups")
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_head_wise_attn_gate", True, True)
-    checkpoint.require("moe_router_activation", "sigmoid", "sigmoid")
+    checkpoint.expect(hidden_act="silu", use_head_wise_attn_gate=True, moe_router_activation="sigmoid")
     n, bases = checkpoint.layers(), checkpoint.config.get("rope_theta")
     kinds = _of_layers(checkpoint, "layer_types", n, str)
     if isinstance(bases, list):
         bases = _of_layers(checkpoint, "rope_theta", n, (int, float))
         checkpoint.config["rope_theta"] = bases[0]
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "llama3")
-    checkpoint.require("query_pre_attn_scalar", sizes.head_dim, sizes.head_dim)
+    checkpoint.expect(query_pre_attn_scalar=sizes.head_dim)
     windowed = [kind == "sliding_attention" for kind in kinds]
     rotated = [1.0 if has_window else 0.5 for has_window in windowed]
     if _of_layers(checkpoint, "partial_rotary_factors", n, (int, float), rotated) != rotated:

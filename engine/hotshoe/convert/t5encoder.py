@@ -16,7 +16,7 @@ _ACTIVATIONS = ("relu", "gated-gelu")
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("relative_attention_max_distance", 128, 128)
+    checkpoint.expect(relative_attention_max_distance=128)
     checkpoint.require("feed_forward_proj", "relu", *_ACTIVATIONS)
     head_dim, eps = checkpoint.integer("d_kv", 64), checkpoint.number("layer_norm_epsilon", 1e-6)
     keys = {
