@@ -28,7 +28,9 @@ def renamed(folder: Path, config: dict[str, str], names: dict[str, str], **more:
 
 def save(weights: Weights, folder: Path) -> None:
     """Write the tensors of the folder."""
-    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    # the package writes the bytes of a view as they lie in memory
+    whole = {name: np.ascontiguousarray(value) for name, value in weights.items()}
+    safetensors.save_file(whole, folder / "model.safetensors", {"format": "pt"})
 
 
 def joined(weights: Weights, parts: tuple[str, ...], whole: str) -> None:

@@ -212,6 +212,7 @@ ROWS: dict[str, Row] = {
         n_tokens=150,
         weights={"Attention.q.weight": lambda w: w / 4},  # scores are not scaled
         optional=("enc.blk.*.ffn_gate.weight",),
+        llamacpp_bound=1e-3,  # GELU
     ),
     "t5encoder-relu": Row(
         "T5EncoderModel", "t5encoder", _T5, n_tokens=150, weights={"Attention.q.weight": lambda w: w / 4}
