@@ -17,7 +17,7 @@ from hotshoe.nn.vision import Rows
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import EmbeddingSpan, Item
 from hotshoe_core import AllocationStatus, BackendMemory, DType, Memory
-from hotshoe_core.errors import BackendError, ImageError, ModelDefinitionError
+from hotshoe_core.errors import BackendError, ImageError, ModelDefinitionError, ModelError
 from hotshoe_core.errors.arguments import described, listed
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class ImageEncoder:
         self._identity = repr((loaded.file.path.name, status.st_size, status.st_mtime_ns)).encode()
         self._kept: OrderedDict[bytes, _Parts] = OrderedDict()
         self._guard = threading.Lock()  # of the kept rows
+        self._token = self._find_token() if self.tower.n_attended else None  # what stands for a picture in a text
         self.n_computed = 0
         """How many pictures were computed, and not found among the kept ones."""
 
@@ -78,6 +79,16 @@ class ImageEncoder:
     def marker(self) -> str:
         """The text that stands for a picture in a prompt, such as "<image>"."""
         return self.tower.marker
+
+    def _find_token(self) -> int:
+        marker = self.tower.row_marker or self.marker
+        ids = self._tokenizer.encode(marker, add_special=False)
+        if len(ids) == 1:
+            return ids[0]
+        raise ModelError(
+            f"{self.file.path}: the text model's vocabulary has no token {marker!r}, which stands for a picture",
+            hint="the vocabulary and the encoder belong to different models: convert both again",
+        )
 
     @property
     def kept_bytes(self) -> int:
@@ -168,7 +179,7 @@ class ImageEncoder:
 
     def _part(self, part: object, digest: bytes) -> str | EmbeddingSpan:
         if isinstance(part, Rows):
-            return EmbeddingSpan(part.array, digest, part.positions, self.tower.bidirectional)
+            return EmbeddingSpan(part.array, digest, part.positions, self.tower.bidirectional, self._token)
         if isinstance(part, str):
             return part
         raise ModelDefinitionError(
