@@ -92,9 +92,7 @@ def _split_frames(file: GGUFFile, tensors: Tensors) -> None:
     rows, _, h, w = info.shape
 
     def frame(number: int) -> Callable[[], Any]:
-        return lambda: np.ascontiguousarray(file.data("v.patch_embed.weight").reshape(rows, 2, -1)[:, number]).reshape(
-            -1
-        )
+        return lambda: file.data("v.patch_embed.weight").reshape(rows, 2, -1)[:, number].reshape(-1)
 
     for number, target in enumerate((name, f"{name}.1")):
         tensors[target] = _made(info, target, (rows // 3, 3, h, w), frame(number))

@@ -137,10 +137,8 @@ class LoadRequest:
         if self.model_class.task is Task.TEXT:
             _check_cache_spec(model, self.config.n_layers)
         tokenizer, kind = prepared.result()
-        n_attended = 0 if self.found_tower is None else self.found_tower.tower.n_attended
         parts = ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner)
-        found = self.found_tower
-        n_attended = 0 if found is None else found.tower.n_attended
+        n_attended = 0 if self.found_tower is None else self.found_tower.tower.n_attended
         return kind(replace(parts, tower=self.tower, n_attended=n_attended, unused_towers=self.unused_towers))
 
     def unused(self) -> dict[str, int]:
