@@ -9,7 +9,7 @@ import numpy as np
 from hotshoe.nn.vision import Prepared, Tower
 from tests.families.hybrids import DELTA_WEIGHTS
 from tests.families.row import COMMON, Row
-from tests.towers.row import TowerRow
+from tests.towers.row import SIZES, TowerRow
 
 __all__ = ["ROWS"]
 
@@ -355,6 +355,7 @@ ROWS: dict[str, TowerRow] = {
         {"size": {"height": 56, "width": 56}},
         unrecorded="llama.cpp does not have this model",
         oracle="tests.towers.mllama",
+        sizes=(*SIZES, (40, 50), (50, 110)),  # the last ones have one tile and two
     ),
     "llava": TowerRow(
         Row(

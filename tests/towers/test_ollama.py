@@ -92,7 +92,7 @@ def test_an_encoder_of_an_unknown_form(tmp_path: Path) -> None:
     one = single_file(Form("llama", {}), made.path, made.file(), tmp_path / "one" / "model.gguf")
     with (
         hotshoe.load_model(one, "reference", **OPTIONS) as model,
-        pytest.raises(ImageError, match="reads no encoder .* inside files of 'llama'; get the model as two files"),
+        pytest.raises(ImageError, match=r"reads no encoder .* inside files of 'llama'; get the model as two files"),
     ):
         model.generate("a", images=[picture(84, 112)])
 

@@ -38,6 +38,8 @@ _DAMAGED = (
 """What decoders of damaged files raise."""
 _FILTERS = threading.Lock()  # Python's filters of warnings belong to all threads
 _WHITE = (255, 255, 255, 255)
+_ORIENTATION = 0x0112  # a tag of EXIF
+_AT_ONCE = 1 << 20  # pixels that are converted: copies of the largest picture would take gigabytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,14 +192,23 @@ def _decoded(image: PIL.Image.Image) -> Image:
     if n_frames > 1:
         image.seek(0)
         notes = (f"the picture is an animation of {n_frames} frames; the first one is used",)
-    image = ImageOps.exif_transpose(image)
+    if image.getexif().get(_ORIENTATION, 1) != 1:  # otherwise it would be copied
+        image = ImageOps.exif_transpose(image)
+    width, height = image.size
+    pixels = np.empty((height, width, 3), np.uint8)
+    rows = max(1, _AT_ONCE // width)
+    for top in range(0, height, rows):
+        pixels[top : top + rows] = _as_rgb(image.crop((0, top, width, min(height, top + rows))))
+    return Image(pixels, notes)
+
+
+def _as_rgb(image: PIL.Image.Image) -> Array:
     if image.mode.startswith("I") or image.mode == "F":  # 16 bits; convert() would cut values off at 255
-        return Image(_from_grey(np.asarray(image)), notes)
+        return _from_grey(np.asarray(image))
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        white = _pillow().new("RGBA", image.size, _WHITE)
-        image = _pillow().alpha_composite(white, image)
-    return Image(np.asarray(image.convert("RGB")), notes)
+        image = _pillow().alpha_composite(_pillow().new("RGBA", image.size, _WHITE), image)
+    return np.asarray(image.convert("RGB"))
 
 
 def _from_grey(values: Array) -> Array:
