@@ -86,6 +86,8 @@ def read_image(source: Any) -> Image:
         with _opened(pillow, data) as opened:
             what = f"{name} ({opened.format}, {opened.width} x {opened.height})"
             _check_size(opened.width, opened.height)
+            # Pillow joins blocks until it has a line, and copies what it has for each: a wide picture takes seconds
+            opened.decodermaxblock = min(max(opened.decodermaxblock, 8 * opened.width), MAX_BYTES)  # type: ignore[attr-defined]
             return _decoded(opened)
     except pillow.UnidentifiedImageError:
         start = printable(data[:12].decode("latin-1"), 12)

@@ -244,7 +244,8 @@ class TextForward:
     def largest(self) -> TextSignature:
         """Return the signature of the graph that takes the most memory: the most rows over a full cache."""
         sizes = self._cache.max_sizes
-        return TextSignature(self.padded_rows(min([self._n_ubatch, *sizes])), 1, sizes, 1)
+        cells = sizes if self._cross is None else sizes[:-1]  # its cells, the last ones, hold no rows of texts
+        return TextSignature(self.padded_rows(min([self._n_ubatch, *cells])), 1, sizes, 1)
 
     def _build_storing(self, n: int) -> Built:
         """Build the graph that stores keys and values of ``n`` rows of encoders' outputs."""
