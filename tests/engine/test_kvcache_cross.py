@@ -100,6 +100,13 @@ def test_what_no_row_will_read_makes_room_and_is_computed_again_when_a_text_is_c
     assert not cache.can_resume(0, 4)
     cache.remove(0, 1)
     assert _seen(cache, _put(cache, Allocation(0, 1, 2, (), ((1, 3),)))) == [[10, 11, 12]] * 2
+    # a graph that begins with an output needs none before it, unless they follow each other
+    feeds = _put(cache, Allocation(0, 3, 2, (), ((3, 5),)))
+    assert _seen(cache, feeds) == [[30, 31, 32, 33, 34]] * 2
+    assert not cache.fits([Allocation(0, 5, 2, (), ((6, 1),))])
+    assert cache.fits([Allocation(0, 5, 2, (), ((5, 1),))])
+    cache.remove(0, 4)
+    assert not cache.fits([Allocation(0, 4, 2, (), ((4, 1),))])
 
 
 def test_an_output_that_was_not_computed_is_forgotten() -> None:
@@ -134,6 +141,13 @@ def test_positions_move() -> None:
     cache.shift(0, 6, -3)
     assert _seen(cache, _put(cache, Allocation(0, 5, 1))) == [[20, 21, 60, 61]]  # now they follow each other
     assert cache.slots_sharing(0, 0) == frozenset()
+    cache = _cache(4)
+    _put(cache, Allocation(0, 0, 4, (), ((1, 2),)))
+    _put(cache, Allocation(0, 4, 4, (), ((4, 2),)))
+    _put(cache, Allocation(0, 8, 2, (), ((8, 2),)))  # the first one made room
+    cache.remove(0, 2, 8)
+    with pytest.raises(GraphError, match="not in the cache any more"):
+        cache.shift(0, 8, -6)
 
 
 def test_errors_and_parts() -> None:

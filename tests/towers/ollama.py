@@ -118,7 +118,7 @@ _QWEN3_NAMES = {
     r"\.ffn_down\.": ".mlp.linear_fc2.",
 }
 _DERIVED = ("use_gelu", "use_silu", "vision.image_mean", "vision.image_std", "vision.projection_dim")
-_QWEN3_OUT = (*_DERIVED, "vision.feed_forward_length", "vision.image_size", "vision.is_deepstack_layers")
+_QWEN3_OUT = ("vision.projection_dim", "vision.feed_forward_length", "vision.image_size", "vision.is_deepstack_layers")
 _QWEN3_OUT += ("vision.image_min_pixels", "vision.image_max_pixels")
 
 
@@ -158,7 +158,7 @@ FORMS: dict[tuple[str, str], Form] = {
         lambda clip: {
             "spatial_merge_size": clip["vision.spatial_merge_size"],
             "vision.attention.key_length": clip["vision.embedding_length"] // clip["vision.attention.head_count"],
-            "vision.rope.freq_base": clip["rope.freq_base"],
+            "vision.rope.freq_base": clip.get("rope.freq_base", 10000.0),
             "vision.num_channels": 3,
             "image_token_index": 10,
             "mm.projector_bias": False,

@@ -118,6 +118,12 @@ def _tiles(tower: Tower, prepared: Prepared) -> Array:
     return np.pad(pixels, ((0, tower.config.max_tiles - len(pixels)), *[(0, 0)] * 3))
 
 
+_CLIP_COLORS = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+
+
 def _gate(values: Array) -> Array:
     return np.full_like(values, 0.4)
 
@@ -352,7 +358,7 @@ ROWS: dict[str, TowerRow] = {
         ("<|image|>",),
         {"image_token_index": "<|image|>"},
         _tiles,
-        {"size": {"height": 56, "width": 56}},
+        {"size": {"height": 56, "width": 56}} | _CLIP_COLORS,
         unrecorded="llama.cpp does not have this model",
         oracle="tests.towers.mllama",
         sizes=(*SIZES, (40, 50), (50, 110)),  # the last ones have one tile and two

@@ -13,7 +13,7 @@ import hotshoe
 from hotshoe.chat import ChatTemplate
 from hotshoe.runner.items import EmbeddingSpan, Item
 from hotshoe.runner.text import TextModel
-from hotshoe_core.errors import CacheFullError, InputTooLongError, ModelError, ShapeError, TokenizerError
+from hotshoe_core.errors import InputTooLongError, ModelError, ShapeError, TokenizerError
 from hotshoe_core.gguf import GGUFFile
 from tests.support.rewrite import rewrite
 from tests.towers.made import MadeTower
@@ -128,7 +128,7 @@ def test_turns_of_a_conversation(model: TextModel) -> None:
 
 def test_earlier_pictures_make_room_and_come_back(tower: MadeTower, main_device: str) -> None:
     """Room for two pictures; the text has four, and is cut back to the second one."""
-    with _load(tower, main_device, n_ubatch=4, n_batch=4) as model:
+    with _load(tower, main_device) as model:
         shown = [_span(model, picture(84, 112 + i)) for i in range(4)]
         items: list[Item] = [i for span in shown for i in (span, *TEXT)]
         with model.sequence() as sequence:
@@ -146,11 +146,15 @@ def test_earlier_pictures_make_room_and_come_back(tower: MadeTower, main_device:
 def test_too_many_pictures_at_once(tower: MadeTower, main_device: str) -> None:
     with _load(tower, main_device) as model:
         items: list[Item] = [*(_span(model, picture(84, 112 + i)) for i in range(3)), *TEXT]
-        with pytest.raises(CacheFullError, match="room") as caught:
+        with pytest.raises(InputTooLongError, match=r"follow each other directly have 204 rows; .* room for 136"):
             model.logits(items)
-        assert "n_sequences" in str(caught.value.hint)
         assert np.isfinite(model.logits(items[1:])).all()
-        with pytest.raises(InputTooLongError, match="a span of embeddings has 200 rows; the cache has room for 136"):
+        with model.sequence(items[:2]) as sequence:
+            sequence.append()
+            with pytest.raises(InputTooLongError, match="204 rows"):
+                sequence.append(items[2])
+            assert np.isfinite(sequence.append(5, items[2])).all()
+        with pytest.raises(InputTooLongError, match="have 200 rows; the cache has room for 136"):
             model.logits([EmbeddingSpan(np.ones((200, 64)), token=312)])
 
 

@@ -29,7 +29,8 @@ def test_one_file_with_text_and_encoder(tmp_path: Path, main_device: str, name: 
     # a picture of Gemma 4 takes up to 280 rows, as the files do not say another limit
     text = rewrite(made.path, tmp_path / "text.gguf", {f"{made.row.whole.arch}.context_length": 512})
     one = single_file(form, text, made.file(), tmp_path / "one" / "model.gguf")
-    two = rewrite(made.file(), tmp_path / "two.gguf", {"clip.vision.image_max_pixels": None})
+    limits = {"clip.vision.image_max_pixels"} & gguf.GGUFReader(made.file()).fields.keys() if "gemma4" in name else ()
+    two = rewrite(made.file(), tmp_path / "two.gguf", dict.fromkeys(limits))
     with (
         hotshoe.load_model(text, main_device, projector=two, **OPTIONS) as pair,
         hotshoe.load_model(one, main_device, **OPTIONS) as ollama,
@@ -38,7 +39,9 @@ def test_one_file_with_text_and_encoder(tmp_path: Path, main_device: str, name: 
         for prompt in ("what is this?", "{} the quick brown fox"):
             ours, theirs = (_items(model, prompt) for model in (pair, ollama))
             assert np.array_equal(_rows(ours), _rows(theirs))
-            assert np.array_equal(pair.logits(ours), ollama.logits(theirs))
+            logits, others = pair.logits(ours), ollama.logits(theirs)
+            # how a prompt is cut depends on the measured speed, and the last bits on the cut
+            assert np.abs(logits - others).max() <= 1e-5 * np.abs(logits).max()
     with hotshoe.load_model(one, main_device, projector=False, **OPTIONS) as text_only:
         assert text_only.images is None
         assert np.isfinite(text_only.logits([5, 6, 7])).all()

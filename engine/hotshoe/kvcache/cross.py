@@ -86,7 +86,7 @@ class CrossCache:
     def allocate(self, allocations: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
         """Take cells for the outputs in these rows: "cross.cells" has those of all of them, one after the other."""
         self._new = []
-        kept = self._attended(self._slots)
+        kept = self._needed(self._slots, allocations)
         try:
             for a in allocations:
                 for position, n in a.encoded:
@@ -144,7 +144,7 @@ class CrossCache:
     def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
         new = sum(n for a in allocations for _, n in a.encoded)
         slots = self._slots.keys() if keep is None else {*keep, *(a.slot for a in allocations)}
-        return not new or new <= self.n_rows - int(self._attended(slots).sum())
+        return not new or new <= self.n_rows - int(self._needed(slots, allocations).sum())
 
     # Outputs
 
@@ -153,6 +153,18 @@ class CrossCache:
         if cells is None:
             raise GraphError(f"slot {slot}: the encoder's output at position {position} is not in the cache")
         return cells
+
+    def _needed(self, slots: Collection[int], allocations: Sequence[Allocation]) -> Array:
+        """(n_rows,) bool: the cells that a graph of these rows needs, or the next row of one of these slots.
+
+        A graph that begins with an output does not need those before it, unless they follow each other.
+        """
+        past = {
+            a.slot
+            for a in allocations
+            if a.encoded and a.encoded[0][0] == a.start and a.start - 1 not in self._slots.get(a.slot, {})
+        }
+        return self._attended([slot for slot in slots if slot not in past])
 
     def _attended(self, slots: Collection[int]) -> Array:
         """(n_rows,) bool: the cells that the next row of one of these slots attends to."""
@@ -215,9 +227,11 @@ class CrossCache:
         return frozenset()  # positions are records of each slot, and cells never change
 
     def shift(self, slot: int, start: int, by: int) -> None:
-        outputs = self._slots.get(slot, {})
-        if outputs:
-            self._slots[slot] = {p + by if p >= start else p: cells for p, cells in outputs.items()}
+        moved = {p + by if p >= start else p: cells for p, cells in self._slots.get(slot, {}).items()}
+        if any(moved[p] is None for p in _joined(list(moved))):
+            raise GraphError("after the shift, rows would attend to a picture that is not in the cache any more")
+        if moved:
+            self._slots[slot] = moved
 
     # Save and restore
 

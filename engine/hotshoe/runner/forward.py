@@ -124,6 +124,7 @@ class TextForward:
             self._check_span(span)
         if not added:
             return
+        self._check_room(items)
         last = self._n_ctx + sum(entry.span.extent - len(entry.span) for entry in items.spans)
         if last > MAX_POSITION:
             raise ShapeError(
@@ -153,17 +154,23 @@ class TextForward:
                 "a token stands for a span of embeddings, but no layer of the model attends to an encoder's rows",
                 hint="leave out `token`, or load the model with its encoder",
             )
-        if span.token is not None and self._cross is not None and len(span.array) > self._cross.n_rows:
-            raise InputTooLongError(
-                f"a span of embeddings has {len(span.array)} rows; the cache has room for {self._cross.n_rows}",
-                hint="use a larger n_sequences",
-            )
         positions = span.positions
         if positions is not None and positions.ndim == 2 and len(positions) != self._n_streams:
             raise ShapeError(
                 f"a span has {len(positions)} streams of positions; the model takes "
                 + (str(self._n_streams) if self._n_streams else "one position a row")
             )
+
+    def _check_room(self, items: Items) -> None:
+        """Raise InputTooLongError if spans that a row attends to have more rows than the cache has room for."""
+        n, stop, room = 0, -1, 0 if self._cross is None else self._cross.n_rows
+        for entry in items.attended(0, len(items)):
+            n, stop = len(entry.span.array) + (n if entry.start == stop else 0), entry.stop
+            if n > room:
+                raise InputTooLongError(
+                    f"pictures that follow each other directly have {n} rows; the cache has room for {room}",
+                    hint="use a larger n_sequences, or put a text between the pictures",
+                )
 
     def padded_rows(self, n: int) -> int:
         """Return the number of rows of the graph that computes ``n`` rows, with padding."""

@@ -55,16 +55,18 @@ class ImageEncoder:
     """Turns pictures into items of a sequence. ``TextModel.images`` is one if the model reads pictures.
 
     The rows of pictures are kept by content, up to 256 MiB, so that a conversation computes each of its pictures once.
+    The encoder has a backend of its own, and computes beside the steps of the text model: texts of other threads go on.
     """
 
-    def __init__(self, loaded: LoadedTower, tokenizer: Tokenizer, run: Callable[[Callable[[], Any]], Any]) -> None:
-        """run: calls its argument while no other thread computes, and returns its result."""
+    def __init__(self, loaded: LoadedTower, tokenizer: Tokenizer, require_open: Callable[[], None]) -> None:
+        """require_open: raises ClosedError if the text model is closed."""
         self.tower = loaded.tower
         self.file = loaded.file
         self.backend = loaded.backend
         self._loaded = loaded
         self._tokenizer = tokenizer
-        self._run = run
+        self._require_open = require_open
+        self._computing = threading.Lock()  # one picture at a time
         self._contexts: ContextCache[_Shapes] = ContextCache(self._build, _MAX_GRAPHS)
         status = loaded.file.path.stat()
         # rows may be kept longer than this object, with the keys and values made from them
@@ -150,7 +152,11 @@ class ImageEncoder:
         """Return what replaces the marker of a picture: texts and spans."""
         prepared = self.tower.prepare(read_image(source))
         digest = self._digest(prepared)
-        return self._find(digest) or self._run(lambda: self._find(digest) or self._make(digest, prepared))
+        if (found := self._find(digest)) is not None:
+            return found
+        with self._computing:
+            self._require_open()
+            return self._find(digest) or self._make(digest, prepared)
 
     def _digest(self, prepared: Prepared) -> bytes:
         """Return what the rows of a picture depend on: the encoder's file, and the picture as the encoder reads it."""
@@ -229,10 +235,11 @@ class ImageEncoder:
         return memory
 
     def close(self) -> None:
-        """Free the weights and graphs. Idempotent."""
-        self._contexts.close()
-        self._kept.clear()
-        self._loaded.close()
+        """Free the weights and graphs, after the picture that is being computed. Idempotent."""
+        with self._computing:
+            self._contexts.close()
+            self._kept.clear()
+            self._loaded.close()
 
 
 def _n_rows_of(part: str | EmbeddingSpan, row_marker: str) -> int:
