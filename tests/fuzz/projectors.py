@@ -23,7 +23,7 @@ __all__ = ["SEEDS", "SHARE", "run", "setup"]
 
 SEEDS = (1000281,)  # a sliding window: untyped
 SHARE = 60
-NAMES = ("qwen2.5-vl", "gemma3")
+NAMES = ("qwen2.5-vl", "gemma3", "mllama")
 
 _made: dict[str, tuple[Path, Parts]] = {}
 _folder: list[tempfile.TemporaryDirectory[str]] = []

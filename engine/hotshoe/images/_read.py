@@ -30,6 +30,7 @@ MAX_BYTES = 64 << 20
 """The largest file or text of a picture."""
 MAX_PIXELS = 100_000_000
 """The most pixels of a picture. Decoded, they take 300 MB."""
+_MAX_WEBP_PIXELS = 32_000_000  # its decoder keeps several copies: 30 bytes for each pixel
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _EXPECTED = "a path, bytes, an open file, a PIL image, an array, or a text that begins with data:"
 _DAMAGED = (
@@ -69,7 +70,7 @@ def read_image(source: Any) -> Image:
 
     The camera's orientation (EXIF) is applied. Transparent pixels are laid over white. Of an animation, the first frame
     is read, and ``notes`` says so. Raises ImageError if the source is not a picture, is damaged, or is larger than
-    64 MiB or 100 million pixels; MissingPackageError without Pillow.
+    64 MiB or 100 million pixels (32 million for WebP); MissingPackageError without Pillow.
     """
     if isinstance(source, Image):
         return source
@@ -85,7 +86,7 @@ def read_image(source: Any) -> Image:
     try:
         with _opened(pillow, data) as opened:
             what = f"{name} ({opened.format}, {opened.width} x {opened.height})"
-            _check_size(opened.width, opened.height)
+            _check_size(opened.width, opened.height, _MAX_WEBP_PIXELS if opened.format == "WEBP" else MAX_PIXELS)
             # Pillow joins blocks until it has a line, and copies what it has for each: a wide picture takes seconds
             opened.decodermaxblock = min(max(opened.decodermaxblock, 8 * opened.width), MAX_BYTES)  # type: ignore[attr-defined]
             return _decoded(opened)
@@ -177,10 +178,10 @@ def _limited(data: bytes) -> bytes:
     return data
 
 
-def _check_size(width: int, height: int) -> None:
-    if width * height > MAX_PIXELS:
+def _check_size(width: int, height: int, most: int = MAX_PIXELS) -> None:
+    if width * height > most:
         raise ImageError(
-            f"the picture has {width} x {height} pixels; expected at most {MAX_PIXELS:,} in all", hint="make it smaller"
+            f"the picture has {width} x {height} pixels; expected at most {most:,} in all", hint="make it smaller"
         )
     if width < 1 or height < 1:
         raise ImageError(f"the picture has {width} x {height} pixels; expected 1 x 1 or more")
