@@ -247,7 +247,12 @@ _KNOWN: Mapping[str, _Inner] = {
         },
         rearrange=_interleave_heads,
     ),
-    "mllama": _Inner(kind="mllama", defaults=_CLIP),
+    "mllama": _Inner(
+        kind="mllama",
+        defaults=_CLIP,
+        # the names of the first files, whose encoder is a file of its own
+        tensors={r"\.ln1\.": ".attn_norm.", r"\.ln2\.": ".ffn_norm.", r"\.attn_out\.": ".attn_output."},
+    ),
     "qwen25vl": _Inner(
         kind="qwen2.5vl_merger",
         defaults={
@@ -312,8 +317,9 @@ def _with_names(opened: GGUFFile) -> GGUFFile:
     values |= {
         "general.architecture": "clip",
         "clip.projector_type": known.kind,
-        "clip.vision.projection_dim": _number(opened, "embedding_length"),
     }
+    if "clip.vision.projection_dim" not in renamed.values():
+        values["clip.vision.projection_dim"] = _number(opened, "embedding_length")
     tensors: Tensors = {}
     for name, info in opened.tensors.items():
         if name.startswith(("v.", "mm.")) and not name.startswith("mm.a."):

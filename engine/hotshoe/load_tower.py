@@ -171,7 +171,12 @@ def _open(path: Path) -> GGUFFile:
     if file.architecture == _ARCHITECTURE:
         return _with_names(file)
     architecture = file.architecture
-    file.close()
+    try:
+        inner = inner_tower(file)
+    finally:
+        file.close()
+    if inner is not None:
+        return _with_names(inner)
     raise ModelError(
         f"{path} is a {architecture[:40]!r} model; expected an encoder of pictures, whose architecture is 'clip'",
         hint="give the file whose name begins with mmproj",

@@ -47,6 +47,34 @@ def test_one_file_with_text_and_encoder(tmp_path: Path, main_device: str, name: 
         assert np.isfinite(text_only.logits([5, 6, 7])).all()
 
 
+def test_the_first_files_of_llama_3_2_vision(tmp_path: Path, main_device: str) -> None:
+    """Text and encoder in two files of the same architecture; the names of the MLP's matrices are exchanged."""
+    made = MadeTower("mllama", ROWS["mllama"], tmp_path)
+    fields = gguf.GGUFReader(made.file()).fields
+    keys: dict[str, Any] = {key: None for key in fields if key.startswith("clip.")}
+    keys |= {f"mllama.{key[5:]}": fields[key].contents() for key in keys if "vision." in key and "image_m" not in key}
+    del keys["mllama.vision.image_std"]
+    names = {".attn_norm.": ".ln1.", ".ffn_norm.": ".ln2.", ".attn_output.": ".attn_out."}
+    names |= {".ffn_up.": ".ffn_other.", ".ffn_down.": ".ffn_up.", ".ffn_other.": ".ffn_down."}
+
+    def rename(tensors: dict[str, Any]) -> None:
+        for name in list(tensors):
+            new = name
+            for ours, theirs in names.items():
+                new = new.replace(ours, theirs)
+            tensors[f"new.{new}"] = tensors.pop(name)
+        for name in list(tensors):
+            tensors[name.removeprefix("new.")] = tensors.pop(name)
+
+    first = rewrite(made.file(), tmp_path / "first.gguf", {"general.architecture": "mllama", **keys}, edit=rename)
+    with (
+        hotshoe.load_model(made.path, main_device, projector=made.file(), **OPTIONS) as pair,
+        hotshoe.load_model(made.path, main_device, projector=first, **OPTIONS) as old,
+    ):
+        ours, theirs = (_items(model, "{} the quick brown fox") for model in (pair, old))
+        assert np.array_equal(_rows(ours), _rows(theirs))
+
+
 def _items(model: TextModel, text: str) -> list[Any]:
     assert model.images is not None
     shown = [picture(84, 112)] if "{}" in text else []
