@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hotshoe.runner.image_encoder import ImageEncoder
 from hotshoe_core.errors import BackendError, ClosedError
 from tests.towers.made import MadeTower
 from tests.towers.row import picture
@@ -100,6 +101,26 @@ def test_closing_waits_for_a_picture_and_refuses_later_ones(model: Any) -> None:
     assert found
     with pytest.raises(ClosedError):
         model.images.items("", [picture(65, 86)], add_special=False)
+
+
+def test_a_library_that_threads_must_not_share_takes_the_turn(tmp_path_factory: pytest.TempPathFactory) -> None:
+    made = MadeTower("qwen2-vl", ROWS["qwen2-vl"], tmp_path_factory.mktemp("turn"))
+    with made.load("reference") as model:
+        assert model.images is not None
+        beside: Any = model.images._run
+        assert beside.__func__ is ImageEncoder._run_beside
+        assert model.images.backend.independent
+        model.images.backend.independent = False
+        turns: list[Any] = []
+        loaded = model.images._loaded
+
+        def run(work: Any) -> Any:
+            turns.append(work)
+            return work()
+
+        other = ImageEncoder(loaded, model.tokenizer, run, lambda: None)
+        assert other.items("", [picture(60, 70)], add_special=False)
+        assert len(turns) == 1
 
 
 def test_an_error_leaves_the_encoder_usable(model: Any) -> None:

@@ -16,7 +16,7 @@ from hotshoe.images import read_image
 from hotshoe.nn.vision import Rows
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import EmbeddingSpan, Item
-from hotshoe_core import AllocationStatus, BackendMemory, DType, Memory
+from hotshoe_core import AllocationStatus, BackendMemory, DeviceType, DType, Memory
 from hotshoe_core.errors import BackendError, ImageError, ModelDefinitionError, ModelError
 from hotshoe_core.errors.arguments import described, listed
 
@@ -55,18 +55,29 @@ class ImageEncoder:
     """Turns pictures into items of a sequence. ``TextModel.images`` is one if the model reads pictures.
 
     The rows of pictures are kept by content, up to 256 MiB, so that a conversation computes each of its pictures once.
-    The encoder has a backend of its own, and computes beside the steps of the text model: texts of other threads go on.
+    An encoder on a CPU, where a picture may take many seconds, computes beside the steps of the text model, so that the
+    texts of other threads go on.
     """
 
-    def __init__(self, loaded: LoadedTower, tokenizer: Tokenizer, require_open: Callable[[], None]) -> None:
-        """require_open: raises ClosedError if the text model is closed."""
+    def __init__(
+        self,
+        loaded: LoadedTower,
+        tokenizer: Tokenizer,
+        run: Callable[[Callable[[], Any]], Any],
+        require_open: Callable[[], None],
+    ) -> None:
+        """run: calls its argument while no other thread computes, and returns its result. require_open: raises
+        ClosedError if the text model is closed.
+        """
         self.tower = loaded.tower
         self.file = loaded.file
         self.backend = loaded.backend
         self._loaded = loaded
         self._tokenizer = tokenizer
         self._require_open = require_open
-        self._computing = threading.Lock()  # one picture at a time
+        beside = loaded.backend.independent and loaded.backend.devices[0].type is DeviceType.CPU
+        self._run = self._run_beside if beside else run
+        self._computing = threading.Lock()  # of what is computed beside the steps: one picture at a time
         self._contexts: ContextCache[_Shapes] = ContextCache(self._build, _MAX_GRAPHS)
         status = loaded.file.path.stat()
         # rows may be kept longer than this object, with the keys and values made from them
@@ -152,11 +163,12 @@ class ImageEncoder:
         """Return what replaces the marker of a picture: texts and spans."""
         prepared = self.tower.prepare(read_image(source))
         digest = self._digest(prepared)
-        if (found := self._find(digest)) is not None:
-            return found
+        return self._find(digest) or self._run(lambda: self._find(digest) or self._make(digest, prepared))
+
+    def _run_beside(self, work: Callable[[], Any]) -> Any:
         with self._computing:
             self._require_open()
-            return self._find(digest) or self._make(digest, prepared)
+            return work()
 
     def _digest(self, prepared: Prepared) -> bytes:
         """Return what the rows of a picture depend on: the encoder's file, and the picture as the encoder reads it."""

@@ -105,7 +105,7 @@ class TextModel(LoadedModel):
         if parts.tower is not None:
             from hotshoe.runner.image_encoder import ImageEncoder  # few models have one
 
-            self.images = ImageEncoder(parts.tower, self.tokenizer, self._require_open)
+            self.images = ImageEncoder(parts.tower, self.tokenizer, self._exclusive, self._require_open)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
