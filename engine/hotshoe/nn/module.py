@@ -98,7 +98,7 @@ def layers(name: str, *, choose: ChooseClass | None = None, count: Callable[[Any
     Tensors declared before the layers belong to the input, and those declared after them to the output. Memory reports
     and device placement use this.
     """
-    return Declaration("layers", (name,), choose=choose, count=count)
+    return Declaration("layers", (name,), choose=choose, n_layers=count)
 
 
 @dataclass(slots=True, eq=False)
@@ -190,7 +190,7 @@ class Module:
             setattr(self, attribute, value)
 
     def _layers(self, attribute: str, declared: Declaration, layer_class: type[Module], name: str) -> list[Module]:
-        n = getattr(self.config, "n_layers", None) if declared.count is None else declared.count(self.config)
+        n = getattr(self.config, "n_layers", None) if declared.n_layers is None else declared.n_layers(self.config)
         if not isinstance(n, int):
             raise definition_error(
                 type(self), attribute, f"layers({name!r}) makes n_layers modules, but the config has no n_layers",
