@@ -1,4 +1,4 @@
-"""What transformers computes of Llama 3.2 Vision: its pictures are no rows of the text.
+"""What transformers computes of Llama 3.2 Vision: its pictures are not rows of the text.
 
 Two things of transformers differ from the published model, Meta's own program, and are made equal here:
 

@@ -292,7 +292,7 @@ class CrossCache:
 
 
 def cross_part(cache: Cache) -> CrossCache | None:
-    """Return the CrossCache in a cache; None if there is none."""
+    """Return the CrossCache in a cache; None if it has no such part."""
     parts = cache.caches if isinstance(cache, HybridCache) else (cache,)
     return next((part for part in parts if isinstance(part, CrossCache)), None)
 

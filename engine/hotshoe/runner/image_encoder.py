@@ -55,7 +55,7 @@ class ImageEncoder:
     """Turns pictures into items of a sequence. ``TextModel.images`` is one if the model reads pictures.
 
     The rows of pictures are kept by content, up to 256 MiB, so that a conversation computes each of its pictures once.
-    An encoder on a CPU, where a picture may take many seconds, computes beside the steps of the text model, so that the
+    An encoder on a CPU, where a picture may take many seconds, computes while the text model runs steps, so that the
     texts of other threads go on.
     """
 
@@ -75,9 +75,9 @@ class ImageEncoder:
         self._loaded = loaded
         self._tokenizer = tokenizer
         self._require_open = require_open
-        beside = loaded.backend.independent and loaded.backend.devices[0].type is DeviceType.CPU
-        self._run = self._run_beside if beside else run
-        self._computing = threading.Lock()  # of what is computed beside the steps: one picture at a time
+        is_apart = loaded.backend.independent and loaded.backend.devices[0].type is DeviceType.CPU
+        self._run = self._run_meanwhile if is_apart else run
+        self._computing = threading.Lock()  # one picture at a time, if it needs no turn
         self._contexts: ContextCache[_Shapes] = ContextCache(self._build, _MAX_GRAPHS)
         status = loaded.file.path.stat()
         # rows may be kept longer than this object, with the keys and values made from them
@@ -165,7 +165,7 @@ class ImageEncoder:
         digest = self._digest(prepared)
         return self._find(digest) or self._run(lambda: self._find(digest) or self._make(digest, prepared))
 
-    def _run_beside(self, work: Callable[[], Any]) -> Any:
+    def _run_meanwhile(self, work: Callable[[], Any]) -> Any:
         with self._computing:
             self._require_open()
             return work()

@@ -1,4 +1,4 @@
-"""An encoder computes beside the steps of the text model: texts of other threads go on meanwhile."""
+"""An encoder computes while the text model runs steps: texts of other threads go on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 60
 
 @pytest.fixture
 def model(tmp_path_factory: pytest.TempPathFactory, main_device: str) -> Iterator[Any]:
-    made = MadeTower("qwen2-vl", ROWS["qwen2-vl"], tmp_path_factory.mktemp("beside"))
+    made = MadeTower("qwen2-vl", ROWS["qwen2-vl"], tmp_path_factory.mktemp("meanwhile"))
     yield made.load(main_device)
     made.close()
 
@@ -107,8 +107,8 @@ def test_a_library_that_threads_must_not_share_takes_the_turn(tmp_path_factory: 
     made = MadeTower("qwen2-vl", ROWS["qwen2-vl"], tmp_path_factory.mktemp("turn"))
     with made.load("reference") as model:
         assert model.images is not None
-        beside: Any = model.images._run
-        assert beside.__func__ is ImageEncoder._run_beside
+        used: Any = model.images._run
+        assert used.__func__ is ImageEncoder._run_meanwhile
         assert model.images.backend.independent
         model.images.backend.independent = False
         turns: list[Any] = []
