@@ -13,7 +13,7 @@ import hotshoe
 from hotshoe.chat import ChatTemplate
 from hotshoe.runner.items import EmbeddingSpan, Item
 from hotshoe.runner.text import TextModel
-from hotshoe_core.errors import InputTooLongError, ModelError, ShapeError, TokenizerError
+from hotshoe_core.errors import InputTooLongError, ModelError, ShapeError, TokenizerError, WeightsError
 from hotshoe_core.gguf import GGUFFile
 from tests.support.rewrite import rewrite
 from tests.towers.made import MadeTower
@@ -196,6 +196,12 @@ def test_invalid_spans() -> None:
         EmbeddingSpan(np.ones((2, 4)), token=3, bidirectional=True)
     with pytest.raises(TokenizerError, match="not a token id"):
         EmbeddingSpan(np.ones((2, 4)), token="x")  # type: ignore[arg-type]
+
+
+def test_a_file_that_asks_for_more_global_layers_than_others(tower: MadeTower, tmp_path: Path) -> None:
+    odd = rewrite(tower.file(), tmp_path / "odd.gguf", {"clip.vision.global.block_count": 9})
+    with pytest.raises(WeightsError, match=r"tensors are missing \(70\): v\.global\.blk\.2\.attn_gate"):
+        hotshoe.load_model(tower.path, "reference", projector=odd)
 
 
 def test_a_vocabulary_without_the_token(tower: MadeTower, tmp_path: Path) -> None:

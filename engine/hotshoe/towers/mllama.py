@@ -47,6 +47,14 @@ class Config(TowerConfig):
     activation: Activation = derived(lambda *_: "gelu")  # noqa: RUF009
 
     @property
+    def n_heads(self) -> tuple[int, ...]:
+        return (self.heads,) * max(self.n_layers, self.n_global)
+
+    @property
+    def head_dims(self) -> tuple[int, ...]:
+        return (self.head_dim,) * max(self.n_layers, self.n_global)
+
+    @property
     def tile_rows(self) -> int:
         """Rows of a tile: its patches, and one more before them."""
         return self.side**2 + 1
