@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import expert_keys, windowed_layers
+from hotshoe.convert import Rules, expert_keys, windowed_layers
 from hotshoe.convert.granitemoe import scale_keys
 from hotshoe.convert.llama import describe_llama
 
@@ -52,4 +52,4 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     if checkpoint.config.get("shared_intermediate_size"):
         keys["expert_shared_feed_forward_length"] = checkpoint.integer("shared_intermediate_size")
         names |= _SHARED
-    return describe_llama(checkpoint, None, keys, arch="granite_swa", tied=True, names=names)
+    return describe_llama(checkpoint, None, keys, arch="granite_swa", tied=True, also=Rules(names=names))

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import RMSNorm, SigmoidExpertsConfig, layers, submodule
+from hotshoe.nn import RMSNorm, SigmoidExpertsConfig, derived, layers, rope_from, submodule
+from hotshoe_core.gguf import Metadata
+from hotshoe_core.ops import RoPE
+
+
+def _rope(metadata: Metadata, found: SimpleNamespace, _: Any) -> RoPE:
+    # a file whose tokens may have several positions: GLM-4.5V
+    sections: Any = "contiguous" if "rope.dimension_sections" in metadata.arch else ""
+    return rope_from(metadata, found.head_dim, interleaved=False, sections=sections)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SigmoidExpertsConfig):
+    rope: RoPE = derived(_rope)
 
 
 class Attention(nn.Attention):
@@ -19,7 +36,7 @@ class Block(nn.ExpertBlock):
 
 
 class Model(nn.Decoder):
-    config: SigmoidExpertsConfig
+    config: Config
     blocks: list[Block] = layers("blk")
 
 
