@@ -1,7 +1,8 @@
 """Compare the time from a picture to the first token with llama.cpp's libmtmd, on the same pair of files.
 
-    python benchmarks/look.py [--shape qwen2.5vl-3b|gemma3-4b] [--dtype f16|bf16|q8_0] [--sizes 1024x768,448x448]
-                              [--layers N] [--rounds 3] [--folder DIR] [--threads N] [--llama-python PYTHON] [--json]
+    python benchmarks/pictures.py [--shape qwen2.5vl-3b|gemma3-4b] [--dtype f16|bf16|q8_0] [--sizes 1024x768,448x448]
+                                  [--layers N] [--rounds 3] [--folder DIR] [--threads N] [--llama-python PYTHON]
+                                  [--json]
 
 The files have random weights: the text model as q4_k_m, the encoder in --dtype. qwen2.5vl-3b: Qwen2.5-VL-3B, whose
 encoder keeps a picture's size; gemma3-4b: Gemma 3 4B, whose encoder is SigLIP-400M at 896 x 896. Every picture is new,
@@ -163,7 +164,7 @@ def make_encoder(path: Path, dtype: str, encoder: Encoder, width: int) -> None:
     rng = np.random.default_rng(0)
     for name, size in tensors(encoder, width):
         if len(size) == 1:
-            writer.add_tensor(name, np.full(size, name.endswith("norm.weight") or ".ln" in name, np.float32))
+            writer.add_tensor(name, np.full(size, name.endswith(".weight"), np.float32))
             continue
         values = (rng.standard_normal(size, np.float32) * np.float32(size[-1] ** -0.5)).astype(np.float32)
         kind = _DTYPES[dtype] if size[-1] % 32 == 0 else Kind.F16
