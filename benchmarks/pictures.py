@@ -62,7 +62,7 @@ SHAPES = {
         ),
     ),
     "gemma3-4b": (
-        Shape("gemma3", 2560, 34, 8, 4, 256, 10240, 262_208, "default", 1e6, tied=True),
+        Shape("gemma3", 2560, 34, 8, 4, 256, 10240, 262_208, "llama-bpe", 1e6, tied=True),
         Encoder("gemma3", 1152, 27, 16, 4304, 896, 14, ("<start_of_image>", "<end_of_image>", "<image_soft_token>")),
     ),
 }
