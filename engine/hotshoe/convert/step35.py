@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +98,17 @@ def _n_dense(checkpoint: Checkpoint, n: int) -> int:
 
 
 def _factors(rope: Rope, head_dim: int) -> dict[str, Array]:
-    """Llama 3's divisors for full layers, of which half of the elements rotate; 1 for the others."""
-    factors = rope.llama3_factors(head_dim // 2)
-    return {name: np.append(f, np.ones(head_dim // 2 - len(f), np.float32)) for name, f in factors.items()}
+    """Llama 3's divisors for full layers, of which half of the elements rotate; 1 for the others.
+
+    They are computed in float64 from frequencies in float32, as llama.cpp's converter does for this architecture.
+    """
+    if rope.kind != "llama3":
+        return {}
+    factor, low = rope.number("factor", 8.0), rope.number("low_freq_factor", 1.0)
+    high, old = rope.number("high_freq_factor", 4.0), rope.number("original_max_position_embeddings", 8192)
+    n = head_dim // 2
+    exponents = np.arange(0, n, 2, dtype=np.float32) / np.float32(n)
+    turns = old * (1 / np.float32(rope.theta) ** exponents).astype(np.float64) / (2 * math.pi)  # in the old context
+    smooth = (turns - low) / ((high - low) or 1)
+    between = np.where(turns > high, 1.0, np.where(turns < low, factor, 1 / ((1 - smooth) / factor + smooth)))
+    return {"rope_freqs.weight": np.append(between, np.ones(n - len(between))).astype(np.float32)}
