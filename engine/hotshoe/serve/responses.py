@@ -12,7 +12,17 @@ import msgspec
 from hotshoe.serve import wire
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.openai import error_body, schema_of
-from hotshoe.serve.requests import Answer, RequestError, joined, must_call, parse, picture, plain_messages, refuse
+from hotshoe.serve.requests import (
+    Answer,
+    RequestError,
+    joined,
+    must_call,
+    parse,
+    picture,
+    plain_messages,
+    refuse,
+    schema_of_tool,
+)
 
 __all__ = ["responses"]
 
@@ -165,7 +175,7 @@ def _tools(request: ResponsesRequest, unknown: list[str]) -> tuple[list[dict[str
             continue
         if not isinstance(name, str):
             raise RequestError(400, f"tools[{i}] has no name", param=f"tools[{i}].name")
-        parameters = tool.get("parameters") or {"type": "object", "properties": {}}
+        parameters = schema_of_tool(f"tools[{i}].parameters", tool.get("parameters"))
         if kind == "custom":
             custom.add(name)
             parameters = _FREE_TEXT
