@@ -123,7 +123,7 @@ def test_anthropics_types_take_every_answer(agent: Server) -> None:
     check(list[types.ModelInfo], agent.get("/v1/models").json()["data"])
 
 
-def test_schemathesis_finds_nothing(chat_server: Server) -> None:
+def test_schemathesis_finds_nothing(chat_server: Server, tmp_path: Path) -> None:
     program, seconds = os.environ.get("SCHEMATHESIS"), os.environ.get("SECONDS", "20")
     if program is None:
         pytest.skip("needs schemathesis: pip install schemathesis, in an environment of its own; SCHEMATHESIS=PROGRAM")
@@ -131,7 +131,7 @@ def test_schemathesis_finds_nothing(chat_server: Server) -> None:
     options = ["--continue-on-failure", "--suppress-health-check", "all", "--no-color", "--request-timeout", "60"]
     done = subprocess.run(
         [program, "run", f"{chat_server.url}/openapi.json", "--checks", CHECKS, "--max-time", seconds, *options],
-        env=os.environ | variables, cwd=Path(ROOT), capture_output=True, text=True, check=False,
+        env=os.environ | variables, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-20000:] + done.stderr
     assert "Traceback" not in "".join(chat_server.lines)
