@@ -242,7 +242,8 @@ def schema_of_tool(place: str, schema: Any) -> dict[str, Any]:
         if not isinstance(value, (dict, bool)):
             what = f"{place}.properties.{name}"
             raise RequestError(400, f"{what:.200} is not a JSON schema", param=f"{what:.200}")
-    return schema
+    found: dict[str, Any] = schema
+    return found
 
 
 def _part_of(place: str, part: Any, sees: bool) -> str | dict[str, Any]:
