@@ -222,7 +222,7 @@ class _Writer:
         if done is not None:
             usage = {
                 "input_tokens": done.n_prompt,
-                "input_tokens_details": {"cached_tokens": done.n_cached},
+                "input_tokens_details": {"cached_tokens": done.n_cached, "cache_write_tokens": 0},
                 "output_tokens": done.n_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": done.n_prompt + done.n_tokens,
