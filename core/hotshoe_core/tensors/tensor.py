@@ -41,7 +41,7 @@ Rule = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Shape, DType]]
 TABLE: dict[str, Op] = {}
 """Every op by name. ``hotshoe_core.ops`` fills it; checks, the reference backend, tests and docs all read it."""
 
-LEAVES = ("weight", "state", "input", "constant")
+LEAVES = frozenset({"weight", "state", "input", "constant"})
 
 
 class _Scope(threading.local):
@@ -53,20 +53,28 @@ _scope = _Scope()
 _ids = itertools.count()
 
 
-@contextlib.contextmanager
-def scope(name: str, layer: int | None = None) -> Iterator[None]:
+class scope:  # noqa: N801  (used as a function: with scope("blk.0", 0))
     """Name the part of the model that is being built. Errors, drawings and memory reports show the name.
 
     layer: the layer of the nodes made inside; None keeps that of the enclosing scope.
     """
-    outer, outer_layer = _scope.name, _scope.layer
-    _scope.name = f"{outer}.{name}" if outer else name
-    if layer is not None:
-        _scope.layer = layer
-    try:
-        yield
-    finally:
-        _scope.name, _scope.layer = outer, outer_layer
+
+    __slots__ = ("_layer", "_name", "_outer")
+
+    # a class, as a generator takes four times as long, and a graph has hundreds of scopes
+    def __init__(self, name: str, layer: int | None = None) -> None:
+        self._name = name
+        self._layer = layer
+
+    def __enter__(self) -> None:
+        outer = _scope.name
+        self._outer = outer, _scope.layer
+        _scope.name = f"{outer}.{self._name}" if outer else self._name
+        if self._layer is not None:
+            _scope.layer = self._layer
+
+    def __exit__(self, *_: object) -> None:
+        _scope.name, _scope.layer = self._outer
 
 
 def require_tensor(what: str, value: object) -> None:
@@ -117,7 +125,10 @@ class Tensor:
         self.shape = shape
         self.dtype = dtype
         self.context = context
-        self.name = name or (f"{_scope.name}.{op}" if _scope.name else op)
+        if not name:
+            outer = _scope.name
+            name = f"{outer}.{op}" if outer else op
+        self.name = name
         self.layer = _scope.layer if layer is None else layer
         self.owner: Any = None
         self.handle: Any = None

@@ -101,9 +101,11 @@ def _take_along(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
 @lowers("set_rows", when=indices_are_i32(0, 1))
 def _set_rows(b: Builder, node: Tensor, x: Ptr, indices: Ptr, rows: Ptr) -> Ptr:
     """Write in place: the executable passes a copy if the old value of ``x`` is still needed."""
+    values = b.f32(rows)
+    if node.ndim == 2:
+        return b.call("set_rows", x, b.rows(values), b.indices(node, indices))
     n, width = node.shape[0], node.size // node.shape[0]
-    flat = b.reshape(x, (n, width))
-    values = b.reshape(b.f32(rows), (indices.ne[0], width))
+    flat, values = b.reshape(x, (n, width)), b.reshape(values, (indices.ne[0], width))
     return b.reshape(b.call("set_rows", flat, b.rows(values), b.indices(node, indices)), node.shape)
 
 
