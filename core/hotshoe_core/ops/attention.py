@@ -232,7 +232,7 @@ def _rope_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     return x.shape, F32
 
 
-_checked_last: list[tuple[RoPE | None, int]] = [(None, 0)]  # with the size of its heads; most layers of a model share it
+_checked_last: list[tuple[RoPE | None, int]] = [(None, 0)]  # most layers of a model share their RoPE
 
 _NUMBERS = ("base", "scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow")
 
