@@ -144,7 +144,8 @@ class Op:
         if is_number(operand):  # such as an axis
             call = ", ".join((*self.tensors[: self.required], *(f"{name}=…" for name in self.attrs)))
             named = f"give {', '.join(self.attrs)} by name" if self.attrs else "give tensors only"
-            hint = f"{named}: {self.name}({call}). {self.__doc__.partition(chr(10))[0]}"
+            summary = (self.__doc__ or "").partition("\n")[0]
+            hint = f"{named}: {self.name}({call}). {summary}"
         return GraphError(f"{self.name}: got {type(operand).__name__}, expected a Tensor", hint=hint)
 
     def _by_position(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any]) -> tuple[Tensor | None, ...]:
