@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +24,7 @@ from hotshoe_core.errors.text import shown
 from hotshoe_core.tensors.attributes import as_float, is_number
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.indexing import normalise
+from hotshoe_core.tensors.scope import current_scope, scope, scope_name
 
 if TYPE_CHECKING:
     from hotshoe_core.graphs.context import Context
@@ -44,48 +44,13 @@ TABLE: dict[str, Op] = {}
 LEAVES = frozenset({"weight", "state", "input", "constant"})
 
 
-class _Scope(threading.local):
-    name = ""
-    layer = -1
-
-
-_scope = _Scope()
 _ids = itertools.count()
-
-
-class scope:  # noqa: N801  (used as a function: with scope("blk.0", 0))
-    """Name the part of the model that is being built. Errors, drawings and memory reports show the name.
-
-    layer: the layer of the nodes made inside; None keeps that of the enclosing scope.
-    """
-
-    __slots__ = ("_layer", "_name", "_outer")
-
-    # a class, as a generator takes four times as long, and a graph has hundreds of scopes
-    def __init__(self, name: str, layer: int | None = None) -> None:
-        self._name = name
-        self._layer = layer
-
-    def __enter__(self) -> None:
-        outer = _scope.name
-        self._outer = outer, _scope.layer
-        _scope.name = f"{outer}.{self._name}" if outer else self._name
-        if self._layer is not None:
-            _scope.layer = self._layer
-
-    def __exit__(self, *_: object) -> None:
-        _scope.name, _scope.layer = self._outer
 
 
 def require_tensor(what: str, value: object) -> None:
     """Raise GraphError unless ``value`` is a Tensor. ``what`` names the argument in the message."""
     if not isinstance(value, Tensor):
         raise GraphError(f"{what} is {described(value)}; expected a Tensor")
-
-
-def scope_name() -> str:
-    """The name of the part of the model that is being built; empty outside any ``scope``."""
-    return _scope.name
 
 
 def nodes_created() -> int:
@@ -126,10 +91,10 @@ class Tensor:
         self.dtype = dtype
         self.context = context
         if not name:
-            outer = _scope.name
+            outer = current_scope.name
             name = f"{outer}.{op}" if outer else op
         self.name = name
-        self.layer = _scope.layer if layer is None else layer
+        self.layer = current_scope.layer if layer is None else layer
         self.owner: Any = None
         self.handle: Any = None
 
