@@ -64,7 +64,8 @@ class MadeTower:
 
         given = self.processed(pictures)
         with torch.no_grad():
-            found = self.oracle.model.get_image_features(**given)
+            features = self.row.features or (lambda oracle, given: oracle.model.get_image_features(**given))
+            found = features(self.oracle, given)
         slices = getattr(found, "deepstack_features", None) or []
         found = getattr(found, "pooler_output", found)
         parts = found if isinstance(found, (list, tuple)) else [found]
