@@ -347,7 +347,7 @@ ROWS: dict[str, TowerRow] = {
         sizes=(*SIZES, (60, 60), (40, 20), (600, 700)),
         whole_processor="transformers.models.llama4.processing_llama4:Llama4Processor",
         seen_size=(56, 56),
-        seen_bound=1e-2,  # its pixels are not rounded to BF16
+        seen_bound=2e-2,  # its pixels are not rounded to BF16
         seen_order=(0, 2, 1, 3),  # it writes rows column by column
         unseen="<|image|>",
         # llama.cpp's converter takes the second norm of a block for another one; its reader expects ours
