@@ -25,6 +25,10 @@ _CLIP = {
     "vision.image_std": [0.26862954, 0.26130258, 0.27577711],
 }
 _CHANNELS = {"vision.num_channels": (0, 3)}
+_PATCHES = {
+    r"^v\.patch_embd_0\.weight$": "v.patch_embd.weight",
+    r"^v\.patch_embd_1\.weight$": "v.patch_embd.weight.1",
+}
 _FRAMES = {"vision.temporal_patch_size": (2,), "vision.rope.freq_base": (10_000.0,)}
 
 Tensors = dict[str, Info]
@@ -117,6 +121,10 @@ def _qwen3(file: GGUFFile, tensors: Tensors) -> None:
 def _deepstack_layers(file: GGUFFile) -> list[bool]:
     layers = _deepstack(file)
     return [i in layers for i in range(_number(file, "vision.block_count"))]
+
+
+def _half(key: str) -> Callable[[GGUFFile], int | None]:
+    return lambda file: (file.metadata.arch.get(key, None, int) or 0) // 2 or None
 
 
 def _first_axis(name: str) -> Callable[[GGUFFile], int | None]:
@@ -226,6 +234,22 @@ _KNOWN: Mapping[str, _Inner] = {
         dropped=_CHANNELS,
         rearrange=_unpack_limits,
     ),
+    "glmocr": _Inner(
+        kind="glm4v",
+        keys={
+            "vision.intermediate_size": "vision.feed_forward_length",
+            "vision.attention.layer_norm_rms_epsilon": "vision.attention.layer_norm_epsilon",
+        },
+        defaults={
+            "use_silu": True,
+            # the file counts the pixels of two equal frames
+            "vision.image_min_pixels": _half("vision.min_pixels"),
+            "vision.image_max_pixels": _half("vision.max_pixels"),
+            **_CLIP,
+        },
+        dropped=_FRAMES | dict.fromkeys(("vision.out_hidden_size", "vision.min_pixels", "vision.max_pixels"), ()),
+        tensors=_PATCHES,
+    ),
     "mistral3": _Inner(
         kind="pixtral",
         keys={
@@ -268,8 +292,7 @@ _KNOWN: Mapping[str, _Inner] = {
         tensors={
             r"^v\.merger\.ln_q\.": "v.post_ln.",
             r"^v\.merger\.mlp\.": "mm.",
-            r"^v\.patch_embd_0\.weight$": "v.patch_embd.weight",
-            r"^v\.patch_embd_1\.weight$": "v.patch_embd.weight.1",
+            **_PATCHES,
         },
     ),
     "qwen3vl": _QWEN3,

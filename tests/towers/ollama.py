@@ -184,6 +184,22 @@ FORMS: dict[tuple[str, str], Form] = {
     ("gemma4", ""): Form("gemma4", {}, lambda clip: {"vision.num_channels": 3}, _GEMMA4_OUT),
     ("gemma4-small", "both"): Form("gemma4", {}, left_out=_GEMMA4_OUT, change=_packed),
     ("gemma4-small", "packed"): Form("gemma4", {}, left_out=_GEMMA4_OUT, change=_only_packed),
+    ("glm-ocr", ""): Form(
+        "glmocr",
+        {
+            r"^v\.patch_embd\.weight\.1$": "v.patch_embd_1.weight",
+            r"^v\.patch_embd\.weight$": "v.patch_embd_0.weight",
+        },
+        lambda clip: {
+            "vision.intermediate_size": clip["vision.feed_forward_length"],
+            "vision.attention.layer_norm_rms_epsilon": clip["vision.attention.layer_norm_epsilon"],
+            "vision.min_pixels": 2 * 8 * 28 * 28,
+            "vision.max_pixels": 2 * 4096 * 28 * 28,
+            "vision.out_hidden_size": clip["vision.projection_dim"],
+            "vision.temporal_patch_size": 2,
+        },
+        ("use_silu", "vision.projection_dim", "vision.feed_forward_length", "vision.attention.layer_norm_epsilon"),
+    ),
     ("mllama", ""): Form("mllama", {}, left_out=_DERIVED),
 }
 """By the name of the row, and a variant."""
