@@ -100,7 +100,9 @@ def test_prompts_get_no_more_rows_than_the_pace_allows(situation: tuple[list[Job
 def test_pieces_are_shorter_where_rows_attend_to_many_tokens() -> None:
     def piece(n_computed: int, *others: Job, min_rows: int = 8) -> int:
         jobs = [Job(0, 5000, 0, n_computed=n_computed), *others]
-        return dict(row[:2] for row in by_id(schedule(jobs, Limits(512, 512), 0, Allowance(0.2, 0.001, 1e-6, min_rows)))[0])[0]
+        return dict(
+            row[:2] for row in by_id(schedule(jobs, Limits(512, 512), 0, Allowance(0.2, 0.001, 1e-6, min_rows)))[0]
+        )[0]
 
     assert piece(0) == 160  # a row takes a millisecond, and as much again after 1,000 tokens
     assert piece(1000) == 96
@@ -128,7 +130,9 @@ def test_no_piece_of_a_prompt_is_small() -> None:
     for n in range(128, 700):
         left, pieces = n, []
         while left:
-            pieces.append(by_id(schedule([Job(0, left, 0)], Limits(512, 512), 0, Allowance(128.0, 1.0, 0.0, 64)))[0][0][1])
+            pieces.append(
+                by_id(schedule([Job(0, left, 0)], Limits(512, 512), 0, Allowance(128.0, 1.0, 0.0, 64)))[0][0][1]
+            )
             left -= pieces[-1]
         assert min(pieces) >= 64, (n, pieces)
 

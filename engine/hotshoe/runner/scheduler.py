@@ -150,7 +150,7 @@ def _share(n_pending: int, most: int, done: int, per_octave: int) -> int:
     total = round_down((done + most) // quantum * quantum, per_octave)
     n = total - done if total > done else most
     lacking = STABLE_ROWS - (n_pending - n)
-    return n - lacking if 0 < lacking and STABLE_ROWS <= n - lacking else n
+    return n - lacking if lacking > 0 and n - lacking >= STABLE_ROWS else n
 
 
 def _move_out_of_span(job: Pending, start: int, n: int) -> int:
