@@ -391,7 +391,7 @@ class Engine:
         """Give slots to active jobs while they fit into the cache together; return these jobs.
 
         ``urgent`` comes first, then jobs in order of arrival. The first job is always among them, if need be instead of
-        other sequences. A few jobs may overtake one that does not fit. One whose rows come back from the store is left out.
+        other sequences. A few jobs may overtake one that does not fit. Those whose rows come back are left out.
         """
         fitting, attached = list[Job[Any]](), list[CachedSequence]()
         allocations: list[Allocation] = []
