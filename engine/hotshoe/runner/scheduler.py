@@ -100,8 +100,8 @@ def schedule(
             prompts = []
     del decoding[limits.n_batch - bool(prompts) :]
     left = limits.n_batch - len(decoding)
-    for job in decoding if allowance is not None else ():
-        allowance = allowance.after(job.n_computed, 1)
+    for job in decoding:
+        allowance = allowance and allowance.after(job.n_computed, 1)
     if limits.uniform:
         if prompts and allowance is not None:
             left = min(left, allowance.rows(prompts[0].n_computed))
