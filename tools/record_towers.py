@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tests.families.recorded import digests, family_keys
+from tests.support.rewrite import rewrite
 from tests.towers.made import MadeTower
 from tests.towers.recorded import N_TOKENS, Recorded, Seen, prompt_around, write_recorded
 from tests.towers.row import picture
@@ -91,25 +93,34 @@ def main(*arguments: str) -> int:
     if len(arguments) < 2:
         sys.exit(__doc__)
     source, python = arguments[:2]
-    for name in arguments[2:] or [name for name, row in ROWS.items() if not row.unrecorded]:
+    for name in arguments[2:] or [name for name, row in ROWS.items() if row.seen_size or not row.unrecorded]:
         with tempfile.TemporaryDirectory() as scratch:
             made = MadeTower(name, ROWS[name], Path(scratch))
-            files = {kind: Path(scratch) / f"theirs-{kind}.gguf" for kind in ("f32", "f16")}
-            for kind, path in files.items():
-                command = [sys.executable, "-c", CONVERT, source, str(made.folder), kind, str(path)]
-                _run(name, *command)
+            keys, *tensors = _converted(made, source, Path(scratch))
             seen = _see(made, made.row.seen_size, python, Path(scratch)) if made.row.seen_size else None
-            record = Recorded(family_keys(files["f32"]), digests(files["f32"]), digests(files["f16"]), seen)
-            write_recorded(name, record)
+            write_recorded(name, Recorded(keys, *tensors, seen))
         sys.stdout.write(f"{name}\n")
     return 0
+
+
+def _converted(made: MadeTower, source: str, scratch: Path) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    """The keys that llama.cpp's converter writes, and its tensors in f32 and f16."""
+    if made.row.unrecorded:
+        return {}, {}, {}
+    files = {kind: scratch / f"theirs-{kind}.gguf" for kind in ("f32", "f16")}
+    for kind, path in files.items():
+        _run(made.name, sys.executable, "-c", CONVERT, source, str(made.folder), kind, str(path))
+    return family_keys(files["f32"]), digests(files["f32"]), digests(files["f16"])
 
 
 def _see(made: MadeTower, size: tuple[int, int], python: str, scratch: Path) -> Seen:
     """What llama.cpp's mtmd computes from our files of a prompt with a picture."""
     pixels, target = scratch / "pixels.npy", scratch / "rows.npy"
     np.save(pixels, picture(*size))
-    files = str(made.path), str(made.file())
+    projector = made.file()
+    if made.row.for_llamacpp is not None:
+        projector = rewrite(projector, scratch / "changed.gguf", edit=made.row.for_llamacpp)
+    files = str(made.path), str(projector)
     out = _run(
         made.name, python, "-c", SEE, *files, str(pixels), prompt_around("<PICTURE>"), str(N_TOKENS), str(target)
     )

@@ -55,30 +55,42 @@ class MadeTower:
 
     def processed(self, pictures: Sequence[Array]) -> Any:
         """The inputs that transformers' processor makes of pictures."""
-        return self.processor(images=[PIL.Image.fromarray(p) for p in pictures], return_tensors="pt")
+        given = self.processor(images=[PIL.Image.fromarray(p) for p in pictures], return_tensors="pt")
+        return {name: value for name, value in given.items() if name not in self.row.unread}
 
     def features(self, pictures: Sequence[Array]) -> Array:
         """The rows of all pictures, one after the other, with the slices that layers of the text model add."""
+        if self.row.oracle:
+            own: Array = found(f"{self.row.oracle}:features")(self, pictures)
+            return own
         import torch
 
-        given = dict(self.processed(pictures))
+        given: Any = self.processed(pictures)
         with torch.no_grad():
-            found = self.oracle.model.get_image_features(**given)
-        slices = getattr(found, "deepstack_features", None) or []
-        found = getattr(found, "pooler_output", found)
-        parts = found if isinstance(found, (list, tuple)) else [found]
+            given = self.oracle.model.get_image_features(**given)
+        slices = getattr(given, "deepstack_features", None) or []
+        given = getattr(given, "pooler_output", given)
+        parts = given if isinstance(given, (list, tuple)) else [given]
         rows = [part.reshape(-1, part.shape[-1]).numpy() for part in parts]
         joined: Array = np.concatenate([np.concatenate(rows), *(np.concatenate(part) for part in slices)], axis=1)
         return joined
 
     def logits(self, ids: Sequence[int], pictures: Sequence[Array]) -> Array:
         """The logits of token ids, in which the row token stands once for each row of a picture."""
+        if self.row.oracle:
+            own: Array = found(f"{self.row.oracle}:logits")(self, ids, pictures)
+            return own
         import torch
 
-        given: dict[str, Any] = dict(self.processed(pictures)) if pictures else {}
+        given: dict[str, Any] = self.processed(pictures) if pictures else {}
         tokens = torch.tensor([list(ids)])
         if self.row.typed and pictures:
             given[self.row.typed] = (tokens == self.row_id).int()
+        if self.row.generating and pictures:
+            embeddings, positions = self.oracle.get_input_embeddings()(tokens), torch.arange(len(ids))[None]
+            given["attention_mask"] = self.oracle.create_masks_for_generate(
+                self.oracle.config, embeddings, None, None, positions, given[self.row.typed]
+            )
         with torch.no_grad():
             logits: Array = self.oracle(input_ids=tokens, **given).logits[0].numpy()
         return logits

@@ -114,8 +114,8 @@ class Rules:
     """Names that are not in NAMES, or that mean another tensor in this family."""
     constants: Mapping[str, Array] = field(default_factory=dict)
     """Tensors that are not in the checkpoint, and their values."""
-    rows: Mapping[str, int] = field(default_factory=dict)
-    """The first axis of tensors for which the model allows any size."""
+    rows: Mapping[str, int | Shape] = field(default_factory=dict)
+    """The first axis, or the first axes, of tensors for which the model allows any size."""
     ignored: tuple[str, ...] = ()
     """Starts of names in the checkpoint of tensors that the model does not use."""
 
@@ -219,7 +219,8 @@ class _Matcher:
     def _check_rules(self) -> None:
         """Raise ConversionError for a name of the file that the model does not declare."""
         declared = {_in_layer(name) for name in self.declared}
-        stems = declared | {name.rpartition(".")[0] for name in declared}
+        whole = declared | self.declared  # a second list of layers has names with their numbers
+        stems = whole | {name.rpartition(".")[0] for name in whole}
         rows = [(row,) if isinstance(row, str) else row for row in self.rules.names.values()]
         given = [("names", name, stems) for row in rows for name in row]
         for argument, name, known in [*given, *(("recipes", name, declared) for name in self.rules.recipes)]:
@@ -292,7 +293,8 @@ class _Matcher:
         p, rows = self.wanted[name], self.rules.rows.get(_in_layer(name))
         if p is None or p.shape is None:
             return stored
-        open_axes = dict(enumerate(stored)) | ({} if rows is None else {0: rows})
+        known = () if rows is None else (rows,) if isinstance(rows, int) else rows
+        open_axes = dict(enumerate(stored)) | dict(enumerate(known))
         return tuple(open_axes.get(i, 1) if n is None else n for i, n in enumerate(p.shape))
 
     def _recipe(self, name: str, shape: Shape, stored: Shape) -> Recipe:

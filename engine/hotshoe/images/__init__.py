@@ -1,7 +1,16 @@
 """Images: read pictures from files, bytes and arrays, and make them what an encoder expects."""
 
 from hotshoe.images._messages import flattened, take_images, with_texts
-from hotshoe.images._process import Size, center_cropped, fit_within, normalized, resized, smart_size
+from hotshoe.images._process import (
+    Size,
+    center_cropped,
+    fit_within,
+    in_tiles,
+    normalized,
+    resized,
+    smart_size,
+    tile_grid,
+)
 from hotshoe.images._read import Image, read_image
 
 __all__ = [
@@ -10,10 +19,12 @@ __all__ = [
     "center_cropped",
     "fit_within",
     "flattened",
+    "in_tiles",
     "normalized",
     "read_image",
     "resized",
     "smart_size",
     "take_images",
+    "tile_grid",
     "with_texts",
 ]

@@ -16,8 +16,8 @@ from hotshoe.images import read_image
 from hotshoe.nn.vision import Rows
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import EmbeddingSpan, Item
-from hotshoe_core import AllocationStatus, BackendMemory, DType, Memory
-from hotshoe_core.errors import BackendError, ImageError, ModelDefinitionError
+from hotshoe_core import AllocationStatus, BackendMemory, DeviceType, DType, Memory
+from hotshoe_core.errors import BackendError, ImageError, ModelDefinitionError, ModelError
 from hotshoe_core.errors.arguments import described, listed
 
 if TYPE_CHECKING:
@@ -55,22 +55,36 @@ class ImageEncoder:
     """Turns pictures into items of a sequence. ``TextModel.images`` is one if the model reads pictures.
 
     The rows of pictures are kept by content, up to 256 MiB, so that a conversation computes each of its pictures once.
+    An encoder on a CPU, where a picture may take many seconds, computes while the text model runs steps, so that the
+    texts of other threads go on.
     """
 
-    def __init__(self, loaded: LoadedTower, tokenizer: Tokenizer, run: Callable[[Callable[[], Any]], Any]) -> None:
-        """run: calls its argument while no other thread computes, and returns its result."""
+    def __init__(
+        self,
+        loaded: LoadedTower,
+        tokenizer: Tokenizer,
+        run: Callable[[Callable[[], Any]], Any],
+        require_open: Callable[[], None],
+    ) -> None:
+        """run: calls its argument while no other thread computes, and returns its result. require_open: raises
+        ClosedError if the text model is closed.
+        """
         self.tower = loaded.tower
         self.file = loaded.file
         self.backend = loaded.backend
         self._loaded = loaded
         self._tokenizer = tokenizer
-        self._run = run
+        self._require_open = require_open
+        is_apart = loaded.backend.independent and loaded.backend.devices[0].type is DeviceType.CPU
+        self._run = self._run_meanwhile if is_apart else run
+        self._computing = threading.Lock()  # one picture at a time, if it needs no turn
         self._contexts: ContextCache[_Shapes] = ContextCache(self._build, _MAX_GRAPHS)
         status = loaded.file.path.stat()
         # rows may be kept longer than this object, with the keys and values made from them
         self._identity = repr((loaded.file.path.name, status.st_size, status.st_mtime_ns)).encode()
         self._kept: OrderedDict[bytes, _Parts] = OrderedDict()
         self._guard = threading.Lock()  # of the kept rows
+        self._token = self._find_token() if self.tower.n_attended else None  # what stands for a picture in a text
         self.n_computed = 0
         """How many pictures were computed, and not found among the kept ones."""
 
@@ -78,6 +92,16 @@ class ImageEncoder:
     def marker(self) -> str:
         """The text that stands for a picture in a prompt, such as "<image>"."""
         return self.tower.marker
+
+    def _find_token(self) -> int:
+        marker = self.tower.row_marker or self.marker
+        ids = self._tokenizer.encode(marker, add_special=False)
+        if len(ids) == 1:
+            return ids[0]
+        raise ModelError(
+            f"{self.file.path}: the text model's vocabulary has no token {marker!r}, which stands for a picture",
+            hint="the vocabulary and the encoder belong to different models: convert both again",
+        )
 
     @property
     def kept_bytes(self) -> int:
@@ -141,6 +165,11 @@ class ImageEncoder:
         digest = self._digest(prepared)
         return self._find(digest) or self._run(lambda: self._find(digest) or self._make(digest, prepared))
 
+    def _run_meanwhile(self, work: Callable[[], Any]) -> Any:
+        with self._computing:
+            self._require_open()
+            return work()
+
     def _digest(self, prepared: Prepared) -> bytes:
         """Return what the rows of a picture depend on: the encoder's file, and the picture as the encoder reads it."""
         found = hashlib.blake2b(self._identity, digest_size=16)
@@ -168,7 +197,7 @@ class ImageEncoder:
 
     def _part(self, part: object, digest: bytes) -> str | EmbeddingSpan:
         if isinstance(part, Rows):
-            return EmbeddingSpan(part.array, digest, part.positions, self.tower.bidirectional)
+            return EmbeddingSpan(part.array, digest, part.positions, self.tower.bidirectional, self._token)
         if isinstance(part, str):
             return part
         raise ModelDefinitionError(
@@ -218,10 +247,11 @@ class ImageEncoder:
         return memory
 
     def close(self) -> None:
-        """Free the weights and graphs. Idempotent."""
-        self._contexts.close()
-        self._kept.clear()
-        self._loaded.close()
+        """Free the weights and graphs, after the picture that is being computed. Idempotent."""
+        with self._computing:
+            self._contexts.close()
+            self._kept.clear()
+            self._loaded.close()
 
 
 def _n_rows_of(part: str | EmbeddingSpan, row_marker: str) -> int:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Score", "TextModel"]
 
 _IDENTIFYING = 1 << 20  # bytes at the beginning of a file that tell it from others, with its size and time
+_PICTURES = 2  # the largest ones, of each sequence: a second one can come while rows attend to the first
 _MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
 
 
@@ -78,6 +79,7 @@ class TextModel(LoadedModel):
             n_scratch=max_padding(params.max_graph_rows, per_octave),
             dtype=params.dtype,
             checkpoint_bytes=params.checkpoint_bytes,
+            n_encoded=_PICTURES * parts.n_attended * params.n_sequences,
         )
         _require_room(self.backend, free)
         self._forward = TextForward(
@@ -103,7 +105,7 @@ class TextModel(LoadedModel):
         if parts.tower is not None:
             from hotshoe.runner.image_encoder import ImageEncoder  # few models have one
 
-            self.images = ImageEncoder(parts.tower, self.tokenizer, self._exclusive)
+            self.images = ImageEncoder(parts.tower, self.tokenizer, self._exclusive, self._require_open)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
@@ -438,7 +440,7 @@ class TextModel(LoadedModel):
     def _free(self) -> None:
         with self.engine.lock:
             self.engine.save()
-        self._forward.contexts.close()
+        self._forward.close()
         if self.images is not None:
             self.images.close()
         super()._free()
