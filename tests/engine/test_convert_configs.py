@@ -48,6 +48,11 @@ def changed(made: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
     return get
 
 
+
+def _block(group: int) -> dict[str, Any]:
+    return {"attention": {"n_heads_in_group": group, "replace_with_linear": False}, "ffn": {"ffn_mult": 1.0}}
+
+
 DIFFER = "it has rope_parameters and rope_scaling, and they differ"
 REFUSED: list[tuple[str, dict[str, Any], type[HotshoeError], str]] = [
     ("qwen2", {"rope_parameters": BASE, "rope_scaling": YARN}, ConversionError, DIFFER),
@@ -78,6 +83,12 @@ REFUSED: list[tuple[str, dict[str, Any], type[HotshoeError], str]] = [
     ("deepseek-v3.2", {"layer_types": [[1]]}, ModelFileError, "layer_types"),
     ("glm-5", {"indexer_types": 5}, ModelFileError, "indexer_types"),
     ("glm-5", {"indexer_types": ["foo", "full"]}, ModelFileError, "indexer_types"),
+    ("granite-swa", {"layer_rope_theta": [[1]]}, ModelFileError, r"layer_rope_theta: \[\[1\]\]; expected a list"),
+    ("granite-swa", {"layer_rope_theta": ["a", 0]}, ModelFileError, "layer_rope_theta"),
+    ("step35", {"attention_other_setting": "x"}, ModelFileError, "attention_other_setting: 'x'; expected an object"),
+    ("step35", {"attention_other_setting": {"num_attention_heads": "x"}}, ModelFileError, "num_attention_heads: 'x'"),
+    ("deci", {"block_configs": [_block(5), *[_block(2)] * 3]}, ModelFileError, "block_configs"),  # of 4 heads
+    ("t5encoder", {"relative_attention_num_buckets": 512}, ConversionError, "relative_buckets_count"),
     ("granitehybrid", {"layer_types": [[1]] * 4}, ModelFileError, "layer_types"),
     ("lfm2", {"layer_types": []}, ModelFileError, r"layer_types: \[\]; expected a list of 3"),
     ("nemotron_h", {"hybrid_override_pattern": [["M"]]}, ModelFileError, "hybrid_override_pattern"),

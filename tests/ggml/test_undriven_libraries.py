@@ -79,11 +79,12 @@ def test_weights_are_copied_by_several_threads(acme: Callable[..., Path], monkey
     assert len(threads) == 3  # n_threads
 
 
-def test_one_that_was_built_to_be_linked(tmp_path: Path) -> None:
-    compile_acme(tmp_path, linked=["-Dggml_backend_init=ggml_backend_acme_reg"])  # as without GGML_BACKEND_DL
+@pytest.mark.parametrize(("name", "prefix"), [("acme", "acme"), ("hip", "cuda"), ("vulkan", "vk")])
+def test_one_that_was_built_to_be_linked(tmp_path: Path, name: str, prefix: str) -> None:
+    compile_acme(tmp_path, name, linked=[f"-Dggml_backend_init=ggml_backend_{prefix}_reg"])  # without GGML_BACKEND_DL
     says_which_ggml(tmp_path)
     registry = load_all(paths=tmp_path)
-    assert library_verdict(registry, "acme").outcome is Outcome.AVAILABLE
+    assert library_verdict(registry, name).outcome is Outcome.AVAILABLE
     with registry.open("acme:0") as backend, backend.new_context() as ctx:
         x = ctx.input("x", (3,))
         ctx.forward(y := x + x).compute({x: [1, 2, 3]})

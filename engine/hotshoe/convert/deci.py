@@ -51,6 +51,8 @@ def _block_keys(checkpoint: Checkpoint, blocks: Any, n: int, n_heads: int, dim: 
             attention, multiplier = block["attention"], block["ffn"]["ffn_mult"] or 0.0
             group, is_linear = attention["n_heads_in_group"], attention["replace_with_linear"]
             width = int(2 * multiplier * dim / 3)
+            if group and not 1 <= group <= n_heads:
+                raise ValueError(group)
             kv_heads.append(n_heads // group if group else 0)
         except (KeyError, TypeError, ValueError, ArithmeticError):
             raise checkpoint.invalid("block_configs", block, "an object with attention and ffn") from None

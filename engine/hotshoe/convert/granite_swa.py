@@ -38,7 +38,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     keys["attention.sliding_window_pattern"] = windowed_layers(checkpoint, n, period=4, dense_first=True)
     bases, stated = checkpoint.config.get("layer_rope_theta"), checkpoint.config.get("no_rope_layers")
     if bases is not None:
-        if not isinstance(bases, list) or len({*bases} - {0}) > 1:
+        numbers = [base for base in bases if type(base) in (int, float)] if isinstance(bases, list) else []
+        if numbers != bases or len({*numbers} - {0}) > 1:
             raise checkpoint.invalid("layer_rope_theta", bases, "a list, each 0 or the base of RoPE")
         keys |= {"rope.freq_base": float(max(bases))} if any(bases) else {}
         stated = stated or [int(base > 0) for base in bases]

@@ -42,9 +42,14 @@ def baichuan(checkpoint: Checkpoint) -> FileLayout:
     keys = {"tensor_data_layout": "Meta AI original pth", "rope.dimension_count": sizes.head_dim}
     recipes = {"attn_q.weight": interleave(sizes.n_heads), "attn_k.weight": interleave(sizes.n_kv_heads)}
     if sizes.vocab == _BAICHUAN_2:
-        recipes["output.weight"] = Recipe(lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True))
+        recipes["output.weight"] = Recipe(_normalised)
     rules = Rules(names={"layers.self_attn.W_pack": "attn_qkv"}, recipes=recipes)
     return make_layout(checkpoint, "baichuan", sizes.keys() | keys | rope.keys(), rules, vocab=sizes.vocab)
+
+
+def _normalised(rows: Array) -> Array:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.maximum(lengths, np.float32(1e-12))  # as PyTorch: rows of unused ids may be 0
 
 
 def maincoder(checkpoint: Checkpoint) -> FileLayout:

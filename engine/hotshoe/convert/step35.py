@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotshoe.convert import Rules, make_layout, plus, read_rope, read_sizes
+from hotshoe.convert._settings import Settings
 
 if TYPE_CHECKING:
     from hotshoe.convert import Array, Checkpoint, FileLayout, Rope
@@ -40,11 +42,15 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     rotated = [1.0 if has_window else 0.5 for has_window in windowed]
     if _of_layers(checkpoint, "partial_rotary_factors", n, (int, float), rotated) != rotated:
         raise checkpoint.refusal("partial_rotary_factors: a file can only express 1 in windows, and 0.5 in full layers")
-    other = checkpoint.config.get("attention_other_setting") or {}
-    heads, groups = other.get("num_attention_heads"), other.get("num_attention_groups")
+    other = checkpoint.config.get("attention_other_setting") or Settings({})
+    if not isinstance(other, Settings):
+        raise checkpoint.invalid("attention_other_setting", other, "an object: the heads of layers with a window")
+    inside = replace(checkpoint, config=other)
+    heads = inside.integer("num_attention_heads", sizes.n_heads)
+    groups = inside.integer("num_attention_groups", sizes.n_kv_heads)
     keys = sizes.keys() | rope.keys() | {
-        "attention.head_count": [heads or sizes.n_heads if w else sizes.n_heads for w in windowed],
-        "attention.head_count_kv": [groups or sizes.n_kv_heads if w else sizes.n_kv_heads for w in windowed],
+        "attention.head_count": [heads if w else sizes.n_heads for w in windowed],
+        "attention.head_count_kv": [groups if w else sizes.n_kv_heads for w in windowed],
         "attention.sliding_window": checkpoint.integer("sliding_window"),
         "attention.sliding_window_pattern": windowed,
         "expert_count": checkpoint.integer("moe_num_experts"),

@@ -23,7 +23,7 @@ _FARTHEST = 128  # distances from here on have one bucket; files do not say
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TransformerConfig):
     window: int = derived(lambda *_: 0)
-    n_buckets: int = key("attention.relative_buckets_count", minimum=4, maximum=1024)
+    n_buckets: int = key("attention.relative_buckets_count", minimum=4, maximum=4 * _FARTHEST - 1)
 
 
 class Attention(nn.UnrotatedAttention):

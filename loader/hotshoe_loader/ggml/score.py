@@ -94,9 +94,12 @@ def score_library(library: LibraryCandidate, binary: Binary) -> Score:
     return Score(library, value)
 
 
+_PREFIXES = {"vulkan": "vk", "hip": "cuda", "musa": "cuda"}  # the last two are ggml's code for CUDA
+
+
 def _registration_of(backend: str) -> str:
     """The function that registers a backend whose library was built without GGML_BACKEND_DL."""
-    return f"ggml_backend_{'vk' if backend == 'vulkan' else backend}_reg"
+    return f"ggml_backend_{_PREFIXES.get(backend, backend)}_reg"
 
 
 def choose_library(scores: Sequence[Score]) -> Score | None:

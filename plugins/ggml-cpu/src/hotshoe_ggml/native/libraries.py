@@ -391,6 +391,9 @@ def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
         return _loaded[resolved]
 
 
+_PREFIXES = {"vulkan": "vk", "hip": "cuda", "musa": "cuda"}  # the last two are ggml's code for CUDA
+
+
 def _registration(path: Path, handle: Any) -> Any:
     """The function of a backend library that returns its registration. Raises NativeLibraryError if it has none."""
     try:
@@ -399,7 +402,7 @@ def _registration(path: Path, handle: Any) -> Any:
         pass
     # a library built to be linked, without GGML_BACKEND_DL, such as those of llama-cpp-python
     backend = re.sub(r"^(lib)?ggml-|[-.].*$", "", path.name)
-    name = f"ggml_backend_{'vk' if backend == 'vulkan' else backend}_reg"
+    name = f"ggml_backend_{_PREFIXES.get(backend, backend)}_reg"
     try:
         address = ctypes.cast(getattr(ctypes.CDLL(str(path)), name), ctypes.c_void_p).value
     except AttributeError:
