@@ -48,7 +48,6 @@ def changed(made: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
     return get
 
 
-
 def _block(group: int) -> dict[str, Any]:
     return {"attention": {"n_heads_in_group": group, "replace_with_linear": False}, "ffn": {"ffn_mult": 1.0}}
 

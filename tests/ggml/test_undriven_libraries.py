@@ -85,11 +85,11 @@ def test_one_that_was_built_to_be_linked(tmp_path: Path, name: str, prefix: str)
     says_which_ggml(tmp_path)
     registry = load_all(paths=tmp_path)
     assert library_verdict(registry, name).outcome is Outcome.AVAILABLE
-    with registry.open("acme:0") as backend, backend.new_context() as ctx:
+    with registry.open(f"{name}:0") as backend, backend.new_context() as ctx:
         x = ctx.input("x", (3,))
         ctx.forward(y := x + x).compute({x: [1, 2, 3]})
         assert y.read().tolist() == [2, 4, 6]
-        assert [each.device for each in ctx.placements()] == ["acme:0"]
+        assert [each.device for each in ctx.placements()] == [f"{name}:0"]
 
 
 @pytest.mark.parametrize(
