@@ -49,7 +49,8 @@ def baichuan(checkpoint: Checkpoint) -> FileLayout:
 
 def _normalised(rows: Array) -> Array:
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.maximum(lengths, np.float32(1e-12))  # as PyTorch: rows of unused ids may be 0
+    scaled: Array = rows / np.maximum(lengths, np.float32(1e-12))  # as PyTorch: rows of unused ids may be 0
+    return scaled
 
 
 def maincoder(checkpoint: Checkpoint) -> FileLayout:
