@@ -228,15 +228,15 @@ def tools_of(tools: list[Any] | None) -> list[dict[str, Any]] | None:
 
 
 def schema_of_tool(place: str, schema: Any) -> dict[str, Any]:
-    """The JSON schema of a tool's arguments; one of an object without properties, if it is missing.
+    """The JSON schema of a tool's arguments; one of an object without properties, if it is missing or empty.
 
     Raises RequestError unless it is an object whose properties are objects: templates and grammars read these.
     """
-    if schema is None:
+    if schema is None or schema == {}:
         return {"type": "object", "properties": {}}
     properties = schema.get("properties", {}) if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
-        what = place if properties is None else f"{place}.properties"
+        what = f"{place}.properties" if isinstance(schema, dict) else place
         raise RequestError(400, f"{what} is not an object; expected a JSON schema", param=what)
     for name, value in properties.items():
         if not isinstance(value, (dict, bool)):
