@@ -89,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError("--key has no effect without --to", hint="leave it out")
     for action in args.of_models if args.to is not None else ():
         if getattr(args, action.dest) != action.default:
-            raise OptionError(f"{action.option_strings[0]} has no effect with --to: the servers have loaded their models",
-                              hint="leave it out, or give it to hotshoe serve")  # fmt: skip
+            what = f"{action.option_strings[0]} has no effect with --to: the servers load their models"
+            raise OptionError(what, hint="leave it out, or give it to hotshoe serve")
     try:
         from hotshoe.batch.lines import Input, Output
 
