@@ -18,7 +18,7 @@ from hotshoe_core.gguf import Metadata
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["make_tower_layout", "read_preprocessor", "tower_keys"]
+__all__ = ["make_tower_layout", "processor_count", "processor_edge", "read_preprocessor", "tower_keys"]
 
 _ARCHITECTURE = "clip"
 
@@ -43,6 +43,29 @@ def read_preprocessor(checkpoint: Checkpoint) -> dict[str, Any]:
     return found
 
 
+def processor_count(checkpoint: Checkpoint, processor: Mapping[str, Any], name: str, usual: int | None = None) -> int:
+    """Read an integer of at least 1 from what ``read_preprocessor`` returned.
+
+    usual: what a missing value means; None if it must be there. Raises ModelFileError if it is missing or invalid.
+    """
+    value = processor.get(name)
+    value = usual if value is None else value
+    if type(value) is not int or not 1 <= value < 2**31:
+        raise checkpoint.invalid(name, value, "a whole number of at least 1, in preprocessor_config.json")
+    return value
+
+
+def processor_edge(checkpoint: Checkpoint, processor: Mapping[str, Any], name: str, edge: str) -> Any:
+    """Return what the object ``name`` of the settings from ``read_preprocessor`` says of ``edge``; None if nothing.
+
+    Raises ModelFileError if ``name`` is not an object.
+    """
+    value = processor.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise checkpoint.invalid(name, value, "an object, in preprocessor_config.json")
+    return (value or {}).get(edge)
+
+
 def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict[str, Any]:
     """Return the keys that all encoders of pictures have.
 
@@ -61,15 +84,16 @@ def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict
     }
     usual |= names
     processor = read_preprocessor(checkpoint)
+    n_layers = vision.count(usual["layers"], REQUIRED)
+    size = vision.integer if n_layers else vision.count  # without layers, there are neither heads nor an MLP
     keys: dict[str, Any] = {
         "vision.projection_dim": checkpoint.text().integer("hidden_size"),
         "vision.image_size": vision.integer(usual["image_size"]),
         "vision.patch_size": vision.integer(usual["patch_size"]),
         "vision.embedding_length": vision.integer(usual["dim"]),
-        # the tower refuses 0 unless it has no blocks
-        "vision.feed_forward_length": vision.count(usual["ff"], REQUIRED),
-        "vision.block_count": vision.count(usual["layers"], REQUIRED),
-        "vision.attention.head_count": vision.count(usual["heads"], REQUIRED),
+        "vision.feed_forward_length": size(usual["ff"], REQUIRED),
+        "vision.block_count": n_layers,
+        "vision.attention.head_count": size(usual["heads"], REQUIRED),
     }
     for name in ("image_mean", "image_std"):
         values = processor.get(name)

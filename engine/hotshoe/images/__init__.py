@@ -4,6 +4,7 @@ from hotshoe.images._messages import flattened, take_images, with_texts
 from hotshoe.images._process import (
     Size,
     center_cropped,
+    check_ratio,
     fit_within,
     in_tiles,
     normalized,
@@ -17,6 +18,7 @@ __all__ = [
     "Image",
     "Size",
     "center_cropped",
+    "check_ratio",
     "fit_within",
     "flattened",
     "in_tiles",

@@ -65,11 +65,15 @@ class Rows(NamedTuple):
     """(n,) or (streams, n) integers, counted from the first row. None: 0, 1, 2, …"""
 
 
-def _channels(name: str) -> Any:
-    """Declare a field of three floats, one for each colour."""
+def _channels(name: str, *, positive: bool = False) -> Any:
+    """Declare a field of three floats from 0 to 1, or of three that are positive: one for each colour."""
 
     def get(metadata: Metadata, _: SimpleNamespace, __: Any) -> tuple[float, ...]:
-        return tuple(float(value) for value in metadata.arch.per_layer(name, 3, float))
+        values = tuple(float(value) for value in metadata.arch.per_layer(name, 3, float))
+        if not all(0 < value < np.inf if positive else 0 <= value <= 1 for value in values):
+            expected = "three positive numbers" if positive else "three numbers from 0 to 1"
+            raise metadata.arch.error(name, f"{list(values)}; expected {expected}")
+        return values
 
     return derived(get)
 
@@ -106,7 +110,7 @@ class TowerConfig(FileConfig):
     patch_size: int = key("vision.patch_size", minimum=1, maximum=lambda c: c.image_size)
     """The side of a patch, in pixels."""
     mean: tuple[float, ...] = _channels("vision.image_mean")
-    std: tuple[float, ...] = _channels("vision.image_std")
+    std: tuple[float, ...] = _channels("vision.image_std", positive=True)
     activation: Activation = derived(_activation)  # noqa: RUF009
     """The activation of the MLPs."""
 
