@@ -13,8 +13,8 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from hotshoe.images import Image, Size, center_cropped, read_image, resized, smart_size, take_images
-from hotshoe.images._read import MAX_BYTES
+from hotshoe.images import Image, Size, center_cropped, read_image, resized, smart_size
+from hotshoe.media import IMAGE, take_media
 from hotshoe_core.errors import ImageError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
@@ -105,7 +105,7 @@ def test_an_animation_says_that_its_first_frame_is_used() -> None:
         (b"<html>", "is not a picture; it begins with '<html>'"),
         (PNG[:50], "cannot be decoded"),
         (PNG[:-30], "cannot be decoded"),
-        (b"\0" * (MAX_BYTES + 1), "has more than 64.0 MiB"),
+        (b"\0" * (IMAGE.max_bytes + 1), "has more than 64.0 MiB"),
         (17, "expected a path"),
         (None, "expected a path"),
         (np.zeros((3, 3, 2), np.uint8), r"shape \(3, 3, 2\)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,21 @@ Array = np.ndarray[Any, Any]
 class MadeTower:
     """A row with its files. Models stay loaded until ``close``."""
 
+    n_ctx = 256
+
     def __init__(self, name: str, row: TowerRow, folder: Path) -> None:
         self.name, self.row = name, row
         self.folder = make_tower_folder(row, folder / "hf")
-        self.path = convert(self.folder, folder / "model.gguf", "f32")
+        self.path = convert(self._text_folder(folder), folder / "model.gguf", "f32")
         self._loaded: dict[str, TextModel] = {}
+
+    def _text_folder(self, folder: Path) -> Path:
+        if not self.row.apart:
+            return self.folder
+        getattr(self.oracle, self.row.apart).save_pretrained(folder / "text")
+        for path in self.folder.glob("token*"):
+            shutil.copy(path, folder / "text")
+        return folder / "text"
 
     def file(self, kind: str = "f32") -> Path:
         """The file of the encoder, next to the model's, so that it is found there."""
@@ -41,7 +52,7 @@ class MadeTower:
         if device not in self._loaded:
             self.file()
             self._loaded[device] = hotshoe.load_model(
-                self.path, device, task="text", n_ctx=256, kv_dtype="f32", projector=self.file()
+                self.path, device, task="text", n_ctx=self.n_ctx, kv_dtype="f32", projector=self.file()
             )
         return self._loaded[device]
 

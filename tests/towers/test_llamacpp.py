@@ -18,44 +18,44 @@ MARGIN = 1e-4
 
 
 @pytest.fixture
-def seen(made: MadeTower) -> Seen:
-    if made.row.seen_size is None:
+def seen(either: MadeTower) -> Seen:
+    if either.row.seen_size is None:
         pytest.skip("nothing is recorded of llama.cpp, see seen_size")
-    found = read_recorded(made.name).seen
+    found = read_recorded(either.name).seen
     assert found is not None
     assert found.least_margin > MARGIN
     return found
 
 
-def _items(made: MadeTower, model: TextModel) -> list[Item]:
+def _items(either: MadeTower, model: TextModel) -> list[Item]:
     """Our prompt, without the texts that llama.cpp leaves out."""
     encoder = model.images
     assert encoder is not None
-    assert made.row.seen_size is not None
+    assert either.row.seen_size is not None
     text = prompt_around(encoder.tower.placeholder)
-    items = encoder.items(text, [picture(*made.row.seen_size)], add_special=False)
-    unseen = set(model.tokenizer.encode(made.row.unseen, add_special=False))
+    items = encoder.items(text, [picture(*either.row.seen_size)], add_special=False)
+    unseen = set(model.tokenizer.encode(either.row.unseen, add_special=False))
     assert unseen <= {item for item in items if not isinstance(item, EmbeddingSpan)}
     return [item for item in items if isinstance(item, EmbeddingSpan) or item not in unseen]
 
 
-def _breaks(made: MadeTower, model: TextModel) -> set[int]:
-    return set(model.tokenizer.encode(made.row.breaks, add_special=False))
+def _breaks(either: MadeTower, model: TextModel) -> set[int]:
+    return set(model.tokenizer.encode(either.row.breaks, add_special=False))
 
 
-def test_prompt(made: MadeTower, seen: Seen) -> None:
-    model, ids = made.load("reference"), []
-    breaks = _breaks(made, model)
-    for item in _items(made, model):
+def test_prompt(either: MadeTower, seen: Seen) -> None:
+    model, ids = either.load("reference"), []
+    breaks = _breaks(either, model)
+    for item in _items(either, model):
         ids += [-1] * len(item) if isinstance(item, EmbeddingSpan) else [-1 if item in breaks else item]
     assert ids == seen.ids
 
 
-def test_rows(made: MadeTower, seen: Seen, device: str) -> None:
-    model = made.load(device)
-    breaks, rows = _breaks(made, model), iter(seen.array)
+def test_rows(either: MadeTower, seen: Seen, device: str) -> None:
+    model = either.load(device)
+    breaks, rows = _breaks(either, model), iter(seen.array)
     n = 0
-    for item in _items(made, model):
+    for item in _items(either, model):
         if isinstance(item, EmbeddingSpan):
             theirs = np.stack([next(rows) for _ in range(len(item))])
             assert np.abs(item.array - theirs).max() <= BOUND * np.abs(seen.array).max()
@@ -66,6 +66,6 @@ def test_rows(made: MadeTower, seen: Seen, device: str) -> None:
     assert next(rows, None) is None
 
 
-def test_greedy_tokens(made: MadeTower, seen: Seen, device: str) -> None:
-    model = made.load(device)
-    assert model.generate(_items(made, model), max_tokens=N_TOKENS, temperature=0).tokens == seen.tokens
+def test_greedy_tokens(either: MadeTower, seen: Seen, device: str) -> None:
+    model = either.load(device)
+    assert model.generate(_items(either, model), max_tokens=N_TOKENS, temperature=0).tokens == seen.tokens

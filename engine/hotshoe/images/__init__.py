@@ -1,6 +1,5 @@
 """Images: read pictures from files, bytes and arrays, and make them what an encoder expects."""
 
-from hotshoe.images._messages import flattened, take_images, with_texts
 from hotshoe.images._process import Size, center_cropped, fit_within, normalized, resized, smart_size
 from hotshoe.images._read import Image, read_image
 
@@ -9,11 +8,8 @@ __all__ = [
     "Size",
     "center_cropped",
     "fit_within",
-    "flattened",
     "normalized",
     "read_image",
     "resized",
     "smart_size",
-    "take_images",
-    "with_texts",
 ]
