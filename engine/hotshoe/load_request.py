@@ -199,7 +199,7 @@ def _tower_for(
             f"{model.task.description}",
             hint="leave it out",
         )
-    return None, ()
+    return (), ()
 
 
 def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: RunnerParams) -> None:

@@ -104,8 +104,8 @@ def load_model(
     know the class of the model.
     n_ctx: the most tokens of a text. None: what the model was trained for, but at most 4096 for a text model, because
     its cache takes memory for each token.
-    projector: the file of the encoders of pictures and sounds, whose name usually contains "mmproj". None: the one in the folder of
-    the model that belongs to it, if there is one. False: none, so that the model reads texts only.
+    projector: the file of the encoders of pictures and sounds, whose name usually contains "mmproj". None: the one in
+    the model's folder that belongs to it, if there is one. False: none, so that the model reads texts only.
     progress: called with the fraction that is loaded, 0 to 1. An exception that it raises cancels loading.
     options: docs/python.md explains them in one table.
       How to compute: ``n_threads``, ``mmap``, ``repack``, ``flash_attention``, ``matmul_precision``.
@@ -146,9 +146,7 @@ def load_model(
             model = load_and_adjust(next_backend, request.build, n_layers, request.placement, progress=progress)
             model.why = f"{registry.why(request.device)}; {describe(model.backend.placement)}"
         for loaded in request.towers:
-            model.why += (
-                f"; {loaded.tower.medium.many}: {loaded.file.path.name} on {loaded.backend.devices[0].name}"
-            )
+            model.why += f"; {loaded.tower.medium.many}: {loaded.file.path.name} on {loaded.backend.devices[0].name}"
         request.keep_file = True
         return model
 

@@ -77,9 +77,10 @@ def find_unread(metadata: Metadata, model: Module) -> dict[str, Any]:
     Call it when the model has been made from a config that was read from these metadata.
     """
     harmless = HARMLESS | model.unused_keys()
-    others = _OF_ENCODERS
+    others: tuple[str, ...] = _OF_ENCODERS
     if metadata.architecture == "clip":
-        others = (*_SHARED_BY_ENCODERS, *(f"{m.section}." for m in MEDIA if m is not model.medium))  # type: ignore[attr-defined]
+        own: Any = model
+        others = (*_SHARED_BY_ENCODERS, *(f"{medium.section}." for medium in MEDIA if medium is not own.medium))
     unread = {k: v for k, v in metadata.arch.unread.items() if not k.startswith(others)}
     return {k: v for k, v in unread.items() if k not in harmless and not _is_neutral(k, v, model)}
 

@@ -174,8 +174,8 @@ def test_pictures_are_taken_out_of_messages() -> None:
         {"type": "image", "base64": "AAAA"},
     ]
     messages = [{"role": "user", "content": content}]
-    taken, found = take_images(messages)
-    assert found == ["a.png", url, url, "data:image/any;base64,AAAA"]
+    taken, found = take_media(messages)
+    assert found[IMAGE] == ["a.png", url, url, "data:image/any;base64,AAAA"]
     assert taken == [{"role": "user", "content": [content[0], *[{"type": "image"}] * 4]}]
     assert messages[0]["content"] is content
     for part, message in (
@@ -184,4 +184,4 @@ def test_pictures_are_taken_out_of_messages() -> None:
         ({"type": "image_url", "image_url": {"url": "https://a"}}, "fetches no addresses"),
     ):
         with pytest.raises(ImageError, match=message):
-            take_images([{"role": "user", "content": [part]}])
+            take_media([{"role": "user", "content": [part]}])

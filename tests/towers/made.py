@@ -13,9 +13,10 @@ import PIL.Image
 
 import hotshoe
 from hotshoe.convert import convert
+from hotshoe.runner.media_encoder import MediaEncoder
 from hotshoe.runner.text import TextModel
 from tests.families.row import oracle_class
-from tests.towers.row import TowerRow, found, make_tower_folder
+from tests.towers.row import TowerRow, found, make_tower_folder, picture
 
 __all__ = ["MadeTower"]
 
@@ -55,6 +56,16 @@ class MadeTower:
                 self.path, device, task="text", n_ctx=self.n_ctx, kv_dtype="f32", projector=self.file()
             )
         return self._loaded[device]
+
+    def encoder(self, model: TextModel) -> MediaEncoder:
+        found = model.images or model.audio
+        assert found is not None
+        return found
+
+    @property
+    def seen_source(self) -> Any:
+        """What llama.cpp reads too; None if it cannot."""
+        return None if self.row.seen_size is None else picture(*self.row.seen_size)
 
     @functools.cached_property
     def oracle(self) -> Any:

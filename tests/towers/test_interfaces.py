@@ -14,8 +14,8 @@ import pytest
 import hotshoe
 from hotshoe.chat import ChatTemplate
 from hotshoe.images import read_image
-from hotshoe.runner.media_encoder import MediaEncoder
 from hotshoe.runner.items import EmbeddingSpan, Item
+from hotshoe.runner.media_encoder import MediaEncoder
 from hotshoe.runner.text import TextModel
 from hotshoe_core.errors import (
     ChatTemplateError,

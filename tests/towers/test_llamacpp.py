@@ -1,4 +1,4 @@
-"""llama.cpp's mtmd on the same pair of files: the prompt, the rows of a picture, and the greedy continuation."""
+"""llama.cpp's mtmd on the same pair of files: the prompt, the rows of a picture or sound, and greedy tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hotshoe.runner.items import EmbeddingSpan, Item
 from hotshoe.runner.text import TextModel
 from tests.towers.made import MadeTower
 from tests.towers.recorded import N_TOKENS, Seen, prompt_around, read_recorded
-from tests.towers.row import picture
 
 BOUND = 2e-3
 """The largest error of rows, as a part of the largest one: llama.cpp reads GELU from a table in F16."""
@@ -19,8 +18,8 @@ MARGIN = 1e-4
 
 @pytest.fixture
 def seen(either: MadeTower) -> Seen:
-    if either.row.seen_size is None:
-        pytest.skip("nothing is recorded of llama.cpp, see seen_size")
+    if either.seen_source is None:
+        pytest.skip("nothing is recorded of llama.cpp, see seen_size and heard")
     found = read_recorded(either.name).seen
     assert found is not None
     assert found.least_margin > MARGIN
@@ -29,11 +28,9 @@ def seen(either: MadeTower) -> Seen:
 
 def _items(either: MadeTower, model: TextModel) -> list[Item]:
     """Our prompt, without the texts that llama.cpp leaves out."""
-    encoder = model.images
-    assert encoder is not None
-    assert either.row.seen_size is not None
+    encoder = either.encoder(model)
     text = prompt_around(encoder.tower.placeholder)
-    items = encoder.items(text, [picture(*either.row.seen_size)], add_special=False)
+    items = encoder.items(text, [either.seen_source], add_special=False)
     unseen = set(model.tokenizer.encode(either.row.unseen, add_special=False))
     assert unseen <= {item for item in items if not isinstance(item, EmbeddingSpan)}
     return [item for item in items if isinstance(item, EmbeddingSpan) or item not in unseen]

@@ -95,4 +95,5 @@ def log_mel(samples: Array, n_mels: int) -> Array:
     for start in range(0, n, _BLOCK):
         power = np.abs(np.fft.rfft(frames[start : start + _BLOCK] * window)) ** 2
         spectrum[:, start : start + _BLOCK] = np.log10(np.maximum(filters @ power.T, 1e-10))
-    return (np.maximum(spectrum, spectrum.max() - 8) + 4) / 4
+    scaled: Array = (np.maximum(spectrum, spectrum.max() - 8) + 4) / 4
+    return scaled

@@ -84,7 +84,8 @@ def read_audio(source: Any) -> Sound:
         found = read_wav(data) if is_wav(data) else ""
         if isinstance(found, str):
             return _decoded(data, name, found)
-        _check_length(*found.stored.shape[:2], found.rate)
+        n, channels = found.stored.shape[:2]
+        _check_length(n, channels, found.rate)
         return Sound(_mono(found.samples()), found.rate)
     except AudioError as error:
         raise AudioError(f"{name}: {error.message}", hint=error.hint) from None
@@ -99,7 +100,7 @@ def _from_array(pair: tuple[Any, ...]) -> Sound:
         )
     rate = integer("the samples per second of a sound", rate, 1, AudioError)
     channels = array[:, None] if array.ndim == 1 else array
-    _check_length(*channels.shape, rate)
+    _check_length(channels.shape[0], channels.shape[1], rate)
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # infinity is refused by Sound
             return Sound(_mono(channels.astype(np.float32)), rate)
@@ -119,8 +120,8 @@ def _check_length(n: int, channels: int, rate: int) -> None:
         raise AudioError(f"the sound has {rate:,} samples per second; expected {_RATES[0]:,} to {_RATES[1]:,}")
     if n > MAX_SECONDS * rate or n * channels > _MAX_SAMPLES:
         raise AudioError(
-            f"the sound has {n / rate:,.1f} seconds in {channels} channels; expected at most {MAX_SECONDS:,} seconds and "
-            f"{_MAX_SAMPLES:,} samples",
+            f"the sound has {n / rate:,.1f} seconds in {channels} channels; expected at most {MAX_SECONDS:,} seconds "
+            f"and {_MAX_SAMPLES:,} samples",
             hint="cut it into several",
         )
     if channels < 1 or n < _MIN_SECONDS * rate:

@@ -1,7 +1,8 @@
 """``read_wav``: the samples of a WAV file that is not compressed.
 
-Source: Microsoft, Multiple Channel Audio Data and WAVE Files (2007); IBM and Microsoft, Multimedia Programming Interface
-and Data Specifications 1.0 (1991). Nothing is allocated by what a header claims: samples are views of the bytes.
+Source: Microsoft, Multiple Channel Audio Data and WAVE Files (2007); IBM and Microsoft, Multimedia Programming
+Interface and Data Specifications 1.0 (1991). Nothing is allocated by what a header claims: samples are views of the
+bytes.
 """
 
 from __future__ import annotations
@@ -58,15 +59,16 @@ def read_wav(data: bytes) -> Wave | str:
 
     Raises AudioError if the file is damaged, or holds less than its header says.
     """
-    form = None
+    form: _Form | None = None
     at = 12
     while at + 8 <= len(data):
         name, size = struct.unpack_from("<4sI", data, at)
         at += 8
         if name == b"fmt ":
-            form = _form(data[at : at + min(size, 40)])
-            if isinstance(form, str):
-                return form
+            found = _form(data[at : at + min(size, 40)])
+            if isinstance(found, str):
+                return found
+            form = found
         elif name == b"data":
             if form is None:
                 raise AudioError("the WAV file has samples before it says what they are", hint="the file is damaged")

@@ -82,7 +82,8 @@ def audio_keys(text: Checkpoint, audio: Checkpoint) -> dict[str, Any]:
     """Return the keys that all encoders of sounds have.
 
     text: the text model, whose hidden_size is the width of a row. audio: what ``Checkpoint.audio`` returned; its
-    settings have the names of Whisper's config, or those of most models. Raises ModelFileError if a setting is missing or invalid.
+    settings have the names of Whisper's config, or those of most models. Raises ModelFileError if a setting is
+    missing or invalid.
     """
 
     def size(*names: str) -> int:
@@ -104,8 +105,8 @@ def make_tower_layout(
 ) -> FileLayout:
     """Describe the file of an encoder: the given keys, and the tensors that its tower declares.
 
-    checkpoint: the whole model. encoder: from ``Checkpoint.vision`` or ``Checkpoint.audio``. kind: the type of the projector, which
-    an entry point in "hotshoe.towers" names. keys: metadata by name, without "clip.".
+    checkpoint: the whole model. encoder: from ``Checkpoint.vision`` or ``Checkpoint.audio``. kind: the type of the
+    projector, which an entry point in "hotshoe.towers" names. keys: metadata by name, without "clip.".
     rules: what differs between the checkpoint's tensors and the tower's.
 
     Raises ConversionError if tensors are missing, unknown, or of another shape; UnknownArchitectureError if no

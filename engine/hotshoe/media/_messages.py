@@ -18,8 +18,8 @@ def take_media(messages: Any) -> tuple[Any, Given]:
 
     A picture is ``{"type": "image", "image": source}``, where the source is what ``read_image`` reads; or OpenAI's
     ``{"type": "image_url", "image_url": {"url": "data:…"}}``. A sound is ``{"type": "audio", "audio": source}``, where
-    the source is what ``read_audio`` reads; or OpenAI's ``{"type": "input_audio", "input_audio": {"data": "…", "format":
-    "wav"}}`` with the file in base64. Raises ImageError or AudioError for a part without its source.
+    the source is what ``read_audio`` reads; or OpenAI's ``{"type": "input_audio", "input_audio": {"data": "…",
+    "format": "wav"}}`` with the file in base64. Raises ImageError or AudioError for a part without its source.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         return messages, {}  # the chat template says what is wrong

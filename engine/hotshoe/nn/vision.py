@@ -1,4 +1,4 @@
-"""Tower: the base class of encoders that turn pictures or sounds into rows of embeddings; the block that most repeat."""
+"""Tower: the base class of encoders that turn pictures or sounds into rows of embeddings; the block that most share."""
 
 from __future__ import annotations
 

@@ -238,9 +238,7 @@ def encode_prompt(
     given: the pictures and sounds of each encoder. What has no markers comes first, pictures before sounds.
     """
     sources = {
-        encoder: listed(
-            encoder.medium.option, some, f"a list of {encoder.medium.many}", encoder.medium.error
-        )
+        encoder: listed(encoder.medium.option, some, f"a list of {encoder.medium.many}", encoder.medium.error)
         for encoder, some in given.items()
     }
     first = ""
@@ -250,7 +248,8 @@ def encode_prompt(
             first += encoder.tower.placeholder * len(some)
         elif n != len(some):
             raise medium.error(
-                f"the prompt has {n} places for {medium.many} ({encoder.marker}), but {len(some)} {medium.many} were given",
+                f"the prompt has {n} places for {medium.many} ({encoder.marker}), but {len(some)} {medium.many} were "
+                "given",
                 hint=f"give one {medium.one} for each, or leave all places out: the {medium.many} then come first",
             )
     made = {encoder: iter([encoder.parts(source) for source in some]) for encoder, some in sources.items()}

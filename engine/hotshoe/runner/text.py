@@ -237,7 +237,13 @@ class TextModel(LoadedModel):
         if _is_one(prompt):
             return _whole(
                 self.stream(
-                    prompt, params, images=images, audio=audio, json_schema=json_schema, regex=regex, grammar=grammar,
+                    prompt,
+                    params,
+                    images=images,
+                    audio=audio,
+                    json_schema=json_schema,
+                    regex=regex,
+                    grammar=grammar,
                     **options,
                 )
             )
@@ -374,7 +380,8 @@ class TextModel(LoadedModel):
     def prepare_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **options: Any
     ) -> ChatPrompt:
-        """Return a conversation in the model's chat format: as text, and as token ids with a span for each picture and sound.
+        """Return a conversation in the model's chat format: as text, and as token ids with a span for each picture or
+        sound.
 
         Arguments and errors are those of ``chat_prompt``; ImageError or AudioError for one that cannot be read.
         """

@@ -75,7 +75,7 @@ class _Stacking(Whisper):
 
 
 class _ProjectorNorm(RMSNorm):
-    eps = 1e-6  # type: ignore[assignment]  # whatever the encoder's norms have
+    eps = 1e-6  # whatever the encoder's norms have
 
 
 class Ultravox(_Stacking):
