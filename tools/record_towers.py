@@ -100,7 +100,7 @@ def main(*arguments: str) -> int:
             made = MadeSound(name, SOUNDS[name], folder) if name in SOUNDS else MadeTower(name, ROWS[name], folder)
             files = {kind: Path(scratch) / f"theirs-{kind}.gguf" for kind in ("f32", "f16")}
             for kind, path in files.items():
-                command = [sys.executable, "-c", CONVERT, source, str(made.folder), kind, str(path)]
+                command = [sys.executable, "-c", CONVERT, source, str(made.published), kind, str(path)]
                 _run(name, *command)
             seen = None if made.seen_source is None else _see(made, python, folder)
             record = Recorded(family_keys(files["f32"]), digests(files["f32"]), digests(files["f16"]), seen)

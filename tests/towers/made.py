@@ -31,12 +31,13 @@ class MadeTower:
     def __init__(self, name: str, row: TowerRow, folder: Path) -> None:
         self.name, self.row = name, row
         self.folder = make_tower_folder(row, folder / "hf")
+        self.published = self.folder if row.nest is None else row.nest(self.folder, folder / "published")
         self.path = convert(self._text_folder(folder), folder / "model.gguf", "f32")
         self._loaded: dict[str, TextModel] = {}
 
     def _text_folder(self, folder: Path) -> Path:
         if not self.row.apart:
-            return self.folder
+            return self.published
         getattr(self.oracle, self.row.apart).save_pretrained(folder / "text")
         for path in self.folder.glob("token*"):
             shutil.copy(path, folder / "text")
@@ -46,7 +47,7 @@ class MadeTower:
         """The file of the encoder, next to the model's, so that it is found there."""
         path = self.path.with_name(f"mmproj-{kind}.gguf")
         if not path.exists():
-            convert(self.folder, path, kind, projector=True)
+            convert(self.published, path, kind, projector=True)
         return path
 
     def load(self, device: str) -> TextModel:

@@ -85,6 +85,9 @@ class TowerRow:
     whole_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``whole_processor``."""
 
+    nest: Callable[[Path, Path], Path] | None = None
+    """Writes the folder as it is published, from the one that transformers reads; None: they are the same."""
+
     apart: str = ""
     """The attribute of the whole model whose folder has the text model; "" if the whole model's folder has it."""
 

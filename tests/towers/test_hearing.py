@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -170,3 +172,29 @@ def test_commands(tiny: MadeTower, tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"sounds: {tiny.file().name} on reference" in capsys.readouterr().err
     assert main([*run, "--no-mmproj"]) != 0
     assert "reads texts only" in capsys.readouterr().err
+
+
+def test_chat_command(
+    tiny: MadeTower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = rewrite(tiny.path, tmp_path / "model.gguf", {"tokenizer.chat_template": PARTS})
+    heard = tmp_path / "a.wav"
+    heard.write_bytes(wav(sound(1.0)))
+    saved = tmp_path / "talk.json"
+    lines = [
+        f"/audio {heard}",
+        "what is said?",
+        f"and here? {heard}",
+        f"/save {saved}",
+        f"/load {saved}",
+        "/image a.png",
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, "/quit"]) + "\n"))
+    options = ["--device", "reference", "--temperature", "0", "--max-tokens", "2", "--mmproj", str(tiny.file())]
+    assert main(["chat", str(path), *options]) == 0
+    printed = "".join(capsys.readouterr())
+    assert printed.count("a.wav: 1.0 s; it goes with your next message") == 2
+    assert "this model reads no pictures" in printed
+    users = [m for m in json.loads(saved.read_text())["messages"] if m["role"] == "user"]
+    assert [m["audio"] for m in users] == [[str(heard)], [str(heard)]]
+    assert [m["content"] for m in users] == ["what is said?", "and here?"]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hotshoe.convert._names import Names
 
 __all__ = [
+    "WHISPER_BIASES",
+    "WHISPER_NAMES",
     "describe_qwen2_audio",
     "describe_qwen2_audio_tower",
     "describe_ultravox",
@@ -24,7 +26,7 @@ __all__ = [
 ]
 
 _OTHERS = ("model.audio_tower.", "audio_tower.", "model.multi_modal_projector.", "multi_modal_projector.")
-_NAMES: Names = {
+WHISPER_NAMES: Names = {
     "conv1": "a.conv1d.1",
     "conv2": "a.conv1d.2",
     "embed_positions": "a.position_embd",
@@ -35,7 +37,9 @@ _NAMES: Names = {
     "layers.fc1": "ffn_up",
     "layers.fc2": "ffn_down",
 }
-_BIASES = [f"{name}.bias" for name in ("a.post_ln", "ln1", "attn_q", "attn_v", "attn_out", "ln2", "ffn_up", "ffn_down")]
+WHISPER_BIASES = [
+    f"{name}.bias" for name in ("a.post_ln", "ln1", "attn_q", "attn_v", "attn_out", "ln2", "ffn_up", "ffn_down")
+]
 # what config.json leaves out: the defaults of transformers' Qwen2Config
 _QWEN2 = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "rms_norm_eps": 1e-6} | {
     "vocab_size": 151_936,
@@ -85,7 +89,7 @@ def _tower(
     audio.require("scale_embedding", False, False)
     audio.require("max_source_positions", 1500, 1500)
     keys = audio_keys(text, audio) | more
-    rules = Rules(names=_NAMES | names, required=[*_BIASES, *biases])
+    rules = Rules(names=WHISPER_NAMES | names, required=[*WHISPER_BIASES, *biases])
     return make_tower_layout(checkpoint, audio, kind, keys, rules)
 
 

@@ -98,6 +98,21 @@ class LoadedModel:
             watch(self.backend, self.about)
 
     @property
+    def encoders(self) -> list[MediaEncoder]:
+        """The encoders of pictures and sounds that the model has."""
+        return [encoder for encoder in (self.images, self.audio) if encoder is not None]
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model reads pictures."""
+        return self.images is not None
+
+    @property
+    def hears(self) -> bool:
+        """Whether the model reads sounds."""
+        return self.audio is not None
+
+    @property
     def about(self) -> dict[str, str]:
         """The model's entries in the header of a trace: ``model`` (the file) and ``architecture``."""
         return {"model": str(self._file.path), "architecture": self.metadata.architecture}
@@ -125,9 +140,8 @@ class LoadedModel:
     def memory(self) -> BackendMemory:
         """Return the memory that the model and its encoders of pictures and sounds use now, by device and layer."""
         found = self.backend.memory()
-        for encoder in (self.images, self.audio):
-            if encoder is not None:
-                encoder.add_to(found)
+        for encoder in self.encoders:
+            encoder.add_to(found)
         return found
 
     def placement_report(self) -> PlacementReport:

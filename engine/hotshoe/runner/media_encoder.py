@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.media import AUDIO, Medium
+from hotshoe.media import AUDIO, IMAGE, Medium
 from hotshoe.nn.vision import Rows
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import EmbeddingSpan, Item
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend
     from hotshoe_core.gguf import GGUFFile
 
-__all__ = ["KeptRows", "LoadedTower", "MediaEncoder", "encode_prompt"]
+__all__ = ["KeptRows", "LoadedTower", "MediaEncoder", "encode_prompt", "make_encoders"]
 
 _MAX_GRAPHS = 4  # each has memory for its picture
 _MAX_KEPT = 256 << 20  # bytes of rows
@@ -228,6 +228,15 @@ class MediaEncoder:
         self._contexts.close()
         self._kept.clear()
         self._loaded.close()
+
+
+def make_encoders(
+    towers: Iterable[LoadedTower], tokenizer: Tokenizer, run: Callable[[Callable[[], Any]], Any]
+) -> tuple[MediaEncoder | None, MediaEncoder | None]:
+    """Return the encoder of pictures and that of sounds, which share what they keep; None for one that is missing."""
+    kept = KeptRows()
+    made = {tower.tower.medium: MediaEncoder(tower, tokenizer, run, kept) for tower in towers}
+    return made.get(IMAGE), made.get(AUDIO)
 
 
 def encode_prompt(

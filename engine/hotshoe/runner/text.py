@@ -101,15 +101,9 @@ class TextModel(LoadedModel):
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
         if parts.towers:
-            from hotshoe.runner.media_encoder import KeptRows, MediaEncoder  # few models have one
+            from hotshoe.runner.media_encoder import make_encoders  # few models have one
 
-            kept = KeptRows()
-            for tower in parts.towers:
-                encoder = MediaEncoder(tower, self.tokenizer, self._exclusive, kept)
-                if encoder.medium is IMAGE:
-                    self.images = encoder
-                else:
-                    self.audio = encoder
+            self.images, self.audio = make_encoders(parts.towers, self.tokenizer, self._exclusive)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
@@ -380,23 +374,12 @@ class TextModel(LoadedModel):
     def prepare_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **options: Any
     ) -> ChatPrompt:
-        """Return a conversation in the model's chat format: as text, and as token ids with a span for each picture or
-        sound.
+        """Return a conversation in the model's chat format: as text, and as ids with a span for each picture and sound.
 
         Arguments and errors are those of ``chat_prompt``; ImageError or AudioError for one that cannot be read.
         """
         self._require_open()
         return prepare_chat(self, messages, tools, options)
-
-    @property
-    def sees(self) -> bool:
-        """Whether the model reads pictures."""
-        return self.images is not None
-
-    @property
-    def hears(self) -> bool:
-        """Whether the model reads sounds."""
-        return self.audio is not None
 
     def chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **options: Any
@@ -464,9 +447,8 @@ class TextModel(LoadedModel):
         with self.engine.lock:
             self.engine.save()
         self._forward.contexts.close()
-        for encoder in (self.images, self.audio):
-            if encoder is not None:
-                encoder.close()
+        for encoder in self.encoders:
+            encoder.close()
         super()._free()
 
     def close(self) -> None:

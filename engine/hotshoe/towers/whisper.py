@@ -49,10 +49,16 @@ class Whisper(AudioTower):
         return x + self.positions[: x.shape[0]]
 
 
-def _windows(spectrum: Array) -> list[dict[str, Array]]:
-    """The inputs of each window."""
-    starts = range(0, spectrum.shape[1], _WINDOW)
-    return [{"mel": np.ascontiguousarray(spectrum[:, start : start + _WINDOW])} for start in starts]
+def _windows(spectrum: Array, size: int = _WINDOW) -> list[dict[str, Array]]:
+    """The inputs of each window of so many frames."""
+    starts = range(0, spectrum.shape[1], size)
+    return [{"mel": np.ascontiguousarray(spectrum[:, start : start + size])} for start in starts]
+
+
+def _n_frames(sound: Sound) -> int:
+    """The frames of the spectrum that are not silence at the end."""
+    n_samples = -(-len(sound.samples) * _RATE // sound.rate)
+    return -(-n_samples // audio.HOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +132,34 @@ class Qwen2Audio(Whisper):
     def prepare(self, source: Sound) -> Prepared:
         # silence fills the window, but the blocks do not see it; the last position of the convolutions does
         windows = _windows(self.spectrum(source, whole_windows=True))
-        n_samples = -(-len(source.samples) * _RATE // source.rate)
         cut = []
         for i, window in enumerate(windows):
-            n = min(-(-n_samples // audio.HOP) - i * _WINDOW, _WINDOW)  # frames that are not silence
+            n = min(_n_frames(source) - i * _WINDOW, _WINDOW)
             if n > 2:  # fewer give no row
                 cut.append({"mel": np.ascontiguousarray(window["mel"][:, : (n + 1) // 2 * 2 + 1])})
         return Prepared(cut)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         mel = inputs["mel"]
-        x = self.encode(mel)[: mel.shape[-1] // 2]
+        return self.rows(self.encode(mel)[: mel.shape[-1] // 2])
+
+    def rows(self, x: Tensor) -> Tensor:
+        """(n, dim) before the blocks to (n / 2, width)."""
         x = self.run(x)
         n = x.shape[0] // 2
         x = x[: 2 * n].reshape(n, 2, -1).mean(axis=1)
         return self.project(self.norm(x))
+
+
+class Qwen25Omni(Qwen2Audio):
+    """The encoder of sounds of Qwen2.5-Omni (Xu et al. 2025, arXiv:2503.20215): it reads 2 seconds at a time."""
+
+    architectures = frozenset({"qwen2vl"})
+
+    def prepare(self, source: Sound) -> Prepared:
+        # llama.cpp reads 30 seconds together
+        spectrum = self.spectrum(source, whole_windows=True)[:, : _n_frames(source)]
+        return Prepared([window for window in _windows(spectrum, 200) if window["mel"].shape[1] > 2])
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.rows(self.encode(inputs["mel"]))
