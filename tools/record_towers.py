@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tests.families.recorded import digests, family_keys
+from tests.support.rewrite import rewrite
 from tests.towers.made import MadeTower
 from tests.towers.recorded import N_TOKENS, Recorded, Seen, prompt_around, write_recorded
 from tests.towers.rows import ROWS
@@ -94,19 +96,26 @@ def main(*arguments: str) -> int:
     if len(arguments) < 2:
         sys.exit(__doc__)
     source, python = arguments[:2]
-    for name in arguments[2:] or [name for name, row in (ROWS | SOUNDS).items() if not row.unrecorded]:
+    chosen = [name for name, row in (ROWS | SOUNDS).items() if row.seen_size or not row.unrecorded]
+    for name in arguments[2:] or chosen:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             made = MadeSound(name, SOUNDS[name], folder) if name in SOUNDS else MadeTower(name, ROWS[name], folder)
-            files = {kind: Path(scratch) / f"theirs-{kind}.gguf" for kind in ("f32", "f16")}
-            for kind, path in files.items():
-                command = [sys.executable, "-c", CONVERT, source, str(made.published), kind, str(path)]
-                _run(name, *command)
+            keys, *tensors = _converted(made, source, folder)
             seen = None if made.seen_source is None else _see(made, python, folder)
-            record = Recorded(family_keys(files["f32"]), digests(files["f32"]), digests(files["f16"]), seen)
-            write_recorded(name, record)
+            write_recorded(name, Recorded(keys, *tensors, seen))
         sys.stdout.write(f"{name}\n")
     return 0
+
+
+def _converted(made: MadeTower, source: str, scratch: Path) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    """The keys that llama.cpp's converter writes, and its tensors in f32 and f16."""
+    if made.row.unrecorded:
+        return {}, {}, {}
+    files = {kind: scratch / f"theirs-{kind}.gguf" for kind in ("f32", "f16")}
+    for kind, path in files.items():
+        _run(made.name, sys.executable, "-c", CONVERT, source, str(made.published), kind, str(path))
+    return family_keys(files["f32"]), digests(files["f32"]), digests(files["f16"])
 
 
 def _see(made: MadeTower, python: str, scratch: Path) -> Seen:
@@ -114,7 +123,10 @@ def _see(made: MadeTower, python: str, scratch: Path) -> Seen:
     given, target = scratch / "source.npy", scratch / "rows.npy"
     source = made.seen_source
     np.save(given, source[0] if isinstance(source, tuple) else source)
-    files = str(made.path), str(made.file())
+    projector = made.file()
+    if made.row.for_llamacpp is not None:
+        projector = rewrite(projector, scratch / "changed.gguf", edit=made.row.for_llamacpp)
+    files = str(made.path), str(projector)
     out = _run(made.name, python, "-c", SEE, *files, str(given), prompt_around("<SOURCE>"), str(N_TOKENS), str(target))
     return Seen.of(np.load(target), **json.loads(out.rpartition("FOUND")[2]))
 

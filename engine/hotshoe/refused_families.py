@@ -59,7 +59,6 @@ REFUSED: dict[str, str] = {
     "neo-bert": "not written yet: an encoder with RMS norms and a packed SwiGLU",
     "olmo": "not written yet: LayerNorms without weights, and limits of queries, keys and values",
     "openelm": "numbers of heads and sizes of MLPs that differ by layer",
-    "paddleocr": "not written yet: ERNIE with positions of pictures",
     "pangu-embedded": _PLAIN,
     "phimoe": "transformers computes LayerNorms where llama.cpp computes RMS norms with a bias, so no oracle decides",
     "plamo": "its tokenizer is a program of its own",

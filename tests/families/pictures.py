@@ -32,6 +32,9 @@ def _transpose_experts(folder: Path) -> None:
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+_GLM = {"out_hidden_size": 64, "image_size": 16}
+_HALF = _ROPE | {"mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
+_OCR = {"head_dim": 24, "rms_norm_eps": 1e-3}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 ROWS: dict[str, Row] = {
     "qwen2-vl": Row(
@@ -58,6 +61,33 @@ ROWS: dict[str, Row] = {
             {"out_hidden_size": 64, "deepstack_visual_indexes": [0]}, head_dim=32, rms_norm_eps=1e-3, **_3, **_EXPERTS
         ),
         prepare=_transpose_experts,
+    ),
+    "glm4v": Row("Glm4vForConditionalGeneration", "glm4", _config(_GLM, rope_parameters=_HALF, rms_norm_eps=1e-3)),
+    "glm4v-moe": Row(
+        "Glm4vMoeForConditionalGeneration",
+        "glm4moe",
+        _config(
+            _GLM,
+            rope_parameters=_ROPE | {"mrope_section": [1, 2, 3], "partial_rotary_factor": 0.5},
+            n_routed_experts=4,
+            n_shared_experts=1,
+            num_experts_per_tok=2,
+            moe_intermediate_size=40,
+            first_k_dense_replace=1,
+            routed_scaling_factor=2.5,
+            head_dim=24,
+        ),
+    ),
+    "glm-ocr": Row(
+        "GlmOcrForConditionalGeneration",
+        "glm4",
+        _config(_GLM, rope_parameters=_ROPE | {"mrope_section": [3, 4, 5], "partial_rotary_factor": 1.0}, **_OCR),
+    ),
+    "paddleocr": Row(
+        "PaddleOCRVLForConditionalGeneration",
+        "paddleocr",
+        _config({"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16}, head_dim=32, **_2),
+        unused=("model.projector.*",),
     ),
     "muse-glimmer": Row(
         "MuseGlimmerForConditionalGeneration",

@@ -78,13 +78,14 @@ class MadeTower:
 
     def processed(self, pictures: Sequence[Array]) -> Any:
         """The inputs that transformers' processor makes of pictures."""
-        return self.processor(images=[PIL.Image.fromarray(p) for p in pictures], return_tensors="pt")
+        given = self.processor(images=[PIL.Image.fromarray(p) for p in pictures], return_tensors="pt")
+        return {name: value for name, value in given.items() if name not in self.row.unread}
 
     def features(self, pictures: Sequence[Array]) -> Array:
         """The rows of all pictures, one after the other, with the slices that layers of the text model add."""
         import torch
 
-        given = dict(self.processed(pictures))
+        given = self.processed(pictures)
         with torch.no_grad():
             found = self.oracle.model.get_image_features(**given)
         slices = getattr(found, "deepstack_features", None) or []
@@ -98,10 +99,15 @@ class MadeTower:
         """The logits of token ids, in which the row token stands once for each row of a picture."""
         import torch
 
-        given: dict[str, Any] = dict(self.processed(pictures)) if pictures else {}
+        given: dict[str, Any] = self.processed(pictures) if pictures else {}
         tokens = torch.tensor([list(ids)])
         if self.row.typed and pictures:
             given[self.row.typed] = (tokens == self.row_id).int()
+        if self.row.generating and pictures:
+            embeddings, positions = self.oracle.get_input_embeddings()(tokens), torch.arange(len(ids))[None]
+            given["attention_mask"] = self.oracle.create_masks_for_generate(
+                self.oracle.config, embeddings, None, None, positions, given[self.row.typed]
+            )
         with torch.no_grad():
             logits: Array = self.oracle(input_ids=tokens, **given).logits[0].numpy()
         return logits

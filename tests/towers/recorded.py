@@ -15,6 +15,8 @@ Array = np.ndarray[Any, Any]
 
 _DATA = Path(__file__).parents[1] / "data" / "towers"
 
+_MOST = 1 << 16  # bytes of the rows that are kept
+
 N_TOKENS = 8
 
 
@@ -36,18 +38,18 @@ class Seen(NamedTuple):
     """elements of a row"""
     rows: str
     """what the encoder gives: F32 in base64"""
-    stride: int = 1
-    """Which rows are kept: one of so many. Sounds have many rows."""
+    step: int = 1
+    """1: all rows are kept; 2: every second one; and so on"""
 
     @classmethod
     def of(cls, rows: Array, ids: list[int], tokens: list[int], least_margin: float) -> Seen:
-        stride = 1 + len(rows) // 200
-        kept = base64.b64encode(np.float32(rows[::stride]).tobytes()).decode()
-        return cls(ids, tokens, least_margin, rows.shape[1], kept, stride)
+        step = -(-rows.nbytes // _MOST)
+        kept = base64.b64encode(np.float32(rows[::step]).tobytes()).decode()
+        return cls(ids, tokens, least_margin, rows.shape[1], kept, step)
 
     @property
     def array(self) -> Array:
-        """(n / stride, width)"""
+        """The rows that are kept, (n, width)."""
         return np.frombuffer(base64.b64decode(self.rows), "<f4").reshape(-1, self.width)
 
 

@@ -15,6 +15,7 @@ import tokenizers
 
 from hotshoe.nn.vision import Prepared, Tower
 from tests.families.row import Row, make_folder
+from tests.support.rewrite import Stored
 from tests.support.tiny_text import make_tokenizer
 
 __all__ = ["SIZES", "TowerRow", "found", "picture", "sound", "with_tokens"]
@@ -50,6 +51,15 @@ class TowerRow:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the processor."""
 
+    generating: bool = False
+    """True if the model makes other masks while it generates than in a plain call: take those."""
+
+    unread: tuple[str, ...] = ()
+    """What the processor returns for itself, and the model does not take."""
+
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of preprocessor_config.json in published folders, which transformers no longer writes."""
+
     typed: str = ""
     """The input of the model that marks the rows of pictures in the text; "" if it has none."""
 
@@ -58,8 +68,17 @@ class TowerRow:
     """Height and width of a picture that needs no resizing, which llama.cpp reads too. None: it has no such size, or
     cannot compute the row; a comment says why."""
 
+    seen_bound: float = 2e-3
+    """The largest error of llama.cpp's rows, as a part of the largest one: it reads GELU from a table in F16."""
+
+    for_llamacpp: Callable[[dict[str, Stored]], None] | None = None
+    """Changes the tensors of our file that llama.cpp reads, because it has a known error. A comment says which."""
+
     unseen: str = ""
     """A text that the tower writes around a picture, as the model's processor does, and llama.cpp leaves out."""
+
+    written: tuple[str, str] = ("", "")
+    """Special tokens that llama.cpp writes before and after a picture, and the model's processor does not."""
 
     breaks: str = ""
     """The special token between rows of patches, which llama.cpp counts as a row of the encoder."""
@@ -121,7 +140,9 @@ def make_tower_folder(row: TowerRow, folder: Path) -> Path:
     make_folder(whole, folder)
     _rename(folder, row.published)
     found(row.processor)(**row.options).save_pretrained(folder)
-    assert json.loads((folder / "preprocessor_config.json").read_text())
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    assert settings
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings | dict(row.stated)))
     return folder
 
 

@@ -9,31 +9,25 @@ import numpy as np
 from hotshoe.nn.vision import Prepared, Tower
 from tests.families.hybrids import DELTA_WEIGHTS
 from tests.families.row import COMMON, Row
+from tests.towers import newer_rows
+from tests.towers.parts import (
+    GEMMA4_IDS,
+    GEMMA4_TOKENS,
+    PIXTRAL,
+    PIXTRAL_PROCESSOR,
+    QWEN_OPTIONS,
+    QWEN_TEXT,
+    SIGLIP,
+    config_of,
+    narrow,
+    patches,
+    plain,
+)
 from tests.towers.row import TowerRow
 
 __all__ = ["ROWS"]
 
 Array = np.ndarray[Any, Any]
-
-_TEXT = COMMON | {"num_hidden_layers": 2}
-
-
-def _config(vision: dict[str, Any], **text: Any) -> dict[str, Any]:
-    return dict.fromkeys(COMMON.keys() - {"vocab_size"}, ...) | {"text_config": _TEXT | text, "vision_config": vision}
-
-
-def _patches(tower: Tower, prepared: Prepared) -> Array:
-    """Qwen's processor writes both frames of each patch as one row, in the order of the merged cells."""
-    pixels, patch = prepared.inputs["pixels"][0], tower.config.patch_size
-    h, w = (n // patch for n in pixels.shape[1:])
-    merge = tower.config.merge
-    cells = pixels.reshape(3, h // merge, merge, patch, w // merge, merge, patch)
-    ordered = cells.transpose(1, 4, 2, 5, 0, 3, 6).reshape(h * w, 3, 1, patch * patch)
-    return ordered.repeat(2, axis=2).reshape(h * w, -1)
-
-
-def _plain(tower: Tower, prepared: Prepared) -> Array:
-    return prepared.inputs["pixels"]
 
 
 def _gemma4_patches(tower: Tower, prepared: Prepared) -> Array:
@@ -44,27 +38,16 @@ def _gemma4_patches(tower: Tower, prepared: Prepared) -> Array:
     return np.pad(rows, ((0, tower.config.max_pixels // patch**2 - len(rows)), (0, 0)))
 
 
-def _narrow(values: Array) -> Array:
-    return values * 0.2
-
-
 _QWEN_TOKENS = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
 _QWEN_IDS = dict(
     zip(("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"), _QWEN_TOKENS, strict=True)
 )
-_QWEN_TEXT = {"num_attention_heads": 2, "num_key_value_heads": 1} | {
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}
-}
 _QWEN_PROCESSOR = "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl:Qwen2VLImageProcessorPil"
-_QWEN_OPTIONS = {"min_pixels": 8 * 28 * 28, "max_pixels": 4096 * 28 * 28}
-
-_SIGLIP = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 _GEMMA_TOKENS = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
 
 _IDEFICS_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
 _IDEFICS_TOKENS += tuple(f"<row_{y}_col_{x}>" for y in range(1, 4) for x in range(1, 4))
 
-_GEMMA4_TOKENS = ("<|image|>", "<|image>", "<image|>", "<|video|>", "<|audio|>", "<|audio>", "<audio|>")
 _GEMMA4_VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2} | {
     "head_dim": 16,
     "intermediate_size": 48,
@@ -82,12 +65,12 @@ def _gemma4(config: dict[str, Any], **options: Any) -> TowerRow:
             "Gemma4ForConditionalGeneration",
             "gemma4",
             config | {"audio_config": None},
-            weights={"_min": lambda v: -1 - abs(v), "_max": lambda v: 1 + abs(v), "input_proj.weight": _narrow},
+            weights={"_min": lambda v: -1 - abs(v), "_max": lambda v: 1 + abs(v), "input_proj.weight": narrow},
         ),
         "gemma4v",
         "transformers.models.gemma4.image_processing_pil_gemma4:Gemma4ImageProcessorPil",
-        _GEMMA4_TOKENS,
-        dict(zip(("image_token_id", "boi_token_id", "eoi_token_id", "video_token_id"), _GEMMA4_TOKENS, strict=False)),
+        GEMMA4_TOKENS,
+        GEMMA4_IDS,
         _gemma4_patches,
         {"max_soft_tokens": 70},
         typed="mm_token_type_ids",
@@ -103,12 +86,6 @@ _QWEN3_VISION = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_he
 _QWEN3_TEXT = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5]}}
 _QWEN3_OPTIONS = {"patch_size": 16, "min_pixels": 64 * 32 * 32, "max_pixels": 4096 * 32 * 32}
 
-_PIXTRAL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48} | {
-    "model_type": "pixtral",
-    "head_dim": 16,
-    "hidden_act": "silu",
-}
-_PIXTRAL_PROCESSOR = "transformers.models.pixtral.image_processing_pil_pixtral:PixtralImageProcessorPil"
 _PIXTRAL_TOKENS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
 
 ROWS: dict[str, TowerRow] = {
@@ -116,15 +93,15 @@ ROWS: dict[str, TowerRow] = {
         Row(
             "Qwen2VLForConditionalGeneration",
             "qwen2vl",
-            _config({"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 2}, **_QWEN_TEXT),
-            weights={"patch_embed.proj.weight": _narrow},
+            config_of({"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 2}, **QWEN_TEXT),
+            weights={"patch_embed.proj.weight": narrow},
         ),
         "qwen2vl_merger",
         _QWEN_PROCESSOR,
         _QWEN_TOKENS,
         _QWEN_IDS,
-        _patches,
-        _QWEN_OPTIONS,
+        patches,
+        QWEN_OPTIONS,
         typed="mm_token_type_ids",
         seen_size=(84, 112),
     ),
@@ -132,19 +109,19 @@ ROWS: dict[str, TowerRow] = {
         Row(
             "Qwen2_5_VLForConditionalGeneration",
             "qwen2vl",
-            _config(
+            config_of(
                 {"depth": 4, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64}
                 | {"fullatt_block_indexes": [1, 3]},
-                **_QWEN_TEXT,
+                **QWEN_TEXT,
             ),
-            weights={"patch_embed.proj.weight": _narrow},
+            weights={"patch_embed.proj.weight": narrow},
         ),
         "qwen2.5vl_merger",
         _QWEN_PROCESSOR,
         _QWEN_TOKENS,
         _QWEN_IDS,
-        _patches,
-        _QWEN_OPTIONS,
+        patches,
+        QWEN_OPTIONS,
         typed="mm_token_type_ids",
         seen_size=(84, 112),
     ),
@@ -152,21 +129,21 @@ ROWS: dict[str, TowerRow] = {
         Row(
             "Gemma3ForConditionalGeneration",
             "gemma3",
-            _config(
-                _SIGLIP | {"image_size": 112, "patch_size": 14, "vision_use_head": False},
+            config_of(
+                SIGLIP | {"image_size": 112, "patch_size": 14, "vision_use_head": False},
                 head_dim=16,
                 sliding_window=12,
                 layer_types=["sliding_attention", "full_attention"],
                 query_pre_attn_scalar=16,
             )
             | {"mm_tokens_per_image": 4},
-            weights={"patch_embedding.weight": _narrow},
+            weights={"patch_embedding.weight": narrow},
         ),
         "gemma3",
         "transformers.models.gemma3.image_processing_pil_gemma3:Gemma3ImageProcessorPil",
         _GEMMA_TOKENS,
         dict(zip(("image_token_id", "boi_token_index", "eoi_token_index"), _GEMMA_TOKENS, strict=True)),
-        _plain,
+        plain,
         {"size": {"height": 112, "width": 112}, "image_seq_length": 4},
         seen_size=(112, 112),
         unseen="\n\n",
@@ -178,35 +155,39 @@ ROWS: dict[str, TowerRow] = {
         named=dict(zip(("image_token", "boi_token", "eoi_token"), _GEMMA_TOKENS, strict=True)),
     ),
     "gemma4": _gemma4(
-        _config(
+        config_of(
             _GEMMA4_VISION | {"standardize": True},
             hidden_size_per_layer_input=0,
             use_bidirectional_attention="vision",
             **_GEMMA4_TEXT,
-        )
+        ),
+        seen_size=(336, 480),
+        seen_bound=1e-2,  # its MLPs have larger values, for which the table of GELU is coarse
     ),
     # the small models: vectors for each layer, limits of linear layers, and no bidirectional spans
     "gemma4-small": _gemma4(
-        _config(
+        config_of(
             _GEMMA4_VISION | {"use_clipped_linears": True},
             hidden_size=1536,
             hidden_size_per_layer_input=16,
             vocab_size_per_layer_input=COMMON["vocab_size"],
             **_GEMMA4_TEXT,
-        )
+        ),
+        seen_size=(336, 480),
+        seen_bound=1e-2,
     ),
     "qwen3-vl": TowerRow(
         Row(
             "Qwen3VLForConditionalGeneration",
             "qwen3vl",
-            _config(_QWEN3_VISION | {"deepstack_visual_indexes": [0, 2]}, head_dim=32, **_QWEN3_TEXT),
-            weights={"patch_embed.proj.weight": _narrow},
+            config_of(_QWEN3_VISION | {"deepstack_visual_indexes": [0, 2]}, head_dim=32, **_QWEN3_TEXT),
+            weights={"patch_embed.proj.weight": narrow},
         ),
         "qwen3vl_merger",
         _QWEN_PROCESSOR,
         _QWEN_TOKENS,
         _QWEN_IDS,
-        _patches,
+        patches,
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
         # llama.cpp stops at an assertion: the last text layer, too, reads rows of the encoder
@@ -215,7 +196,7 @@ ROWS: dict[str, TowerRow] = {
         Row(
             "Qwen3VLMoeForConditionalGeneration",
             "qwen3vlmoe",
-            _config(
+            config_of(
                 _QWEN3_VISION | {"deepstack_visual_indexes": [1]},
                 head_dim=32,
                 num_experts=4,
@@ -223,13 +204,13 @@ ROWS: dict[str, TowerRow] = {
                 moe_intermediate_size=40,
                 **_QWEN3_TEXT,
             ),
-            weights={"patch_embed.proj.weight": _narrow},
+            weights={"patch_embed.proj.weight": narrow},
         ),
         "qwen3vl_merger",
         _QWEN_PROCESSOR,
         _QWEN_TOKENS,
         _QWEN_IDS,
-        _patches,
+        patches,
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
         seen_size=(256, 256),
@@ -238,7 +219,7 @@ ROWS: dict[str, TowerRow] = {
         Row(
             "Qwen3_5ForConditionalGeneration",
             "qwen35",
-            _config(
+            config_of(
                 _QWEN3_VISION,
                 head_dim=64,
                 linear_num_key_heads=2,
@@ -250,13 +231,13 @@ ROWS: dict[str, TowerRow] = {
                 rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
                 | {"mrope_section": [6, 5, 5], "mrope_interleaved": True},
             ),
-            weights=DELTA_WEIGHTS | {"patch_embed.proj.weight": _narrow},
+            weights=DELTA_WEIGHTS | {"patch_embed.proj.weight": narrow},
         ),
         "qwen3vl_merger",
         _QWEN_PROCESSOR,
         _QWEN_TOKENS,
         _QWEN_IDS,
-        _patches,
+        patches,
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
         bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
@@ -266,15 +247,15 @@ ROWS: dict[str, TowerRow] = {
         Row(
             "LlavaForConditionalGeneration",
             "llama",
-            _config(_PIXTRAL | {"image_size": 128}, model_type="mistral", rms_norm_eps=1e-5)
+            config_of(PIXTRAL | {"image_size": 128}, model_type="mistral", rms_norm_eps=1e-5)
             | {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
-            weights={"patch_conv.weight": _narrow},
+            weights={"patch_conv.weight": narrow},
         ),
         "pixtral",
-        _PIXTRAL_PROCESSOR,
+        PIXTRAL_PROCESSOR,
         _PIXTRAL_TOKENS,
         {"image_token_id": "[IMG]"},
-        _plain,
+        plain,
         {"patch_size": {"height": 16, "width": 16}, "size": {"longest_edge": 128}},
         # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
         differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
@@ -286,15 +267,15 @@ ROWS: dict[str, TowerRow] = {
         Row(
             "Mistral3ForConditionalGeneration",
             "mistral3",
-            _config(_PIXTRAL | {"image_size": 280, "patch_size": 14}, model_type="ministral3", rms_norm_eps=1e-5)
+            config_of(PIXTRAL | {"image_size": 280, "patch_size": 14}, model_type="ministral3", rms_norm_eps=1e-5)
             | {"vision_feature_layer": -1, "spatial_merge_size": 2, "tie_word_embeddings": False},
-            weights={"patch_conv.weight": _narrow},
+            weights={"patch_conv.weight": narrow},
         ),
         "pixtral",
-        _PIXTRAL_PROCESSOR,
+        PIXTRAL_PROCESSOR,
         _PIXTRAL_TOKENS,
         {"image_token_id": "[IMG]"},
-        _plain,
+        plain,
         {"patch_size": {"height": 28, "width": 28}, "size": {"longest_edge": 280}},
         # llama.cpp's converter passes over the text model's table before it looks for the row; its reader requires it
         differing=("f32 v.token_embd.img_break", "f16 v.token_embd.img_break"),
@@ -307,15 +288,15 @@ ROWS: dict[str, TowerRow] = {
         Row(
             "Idefics3ForConditionalGeneration",
             "llama",
-            _config(_SIGLIP | {"image_size": 56, "patch_size": 14}, model_type="llama", pad_token_id=0, vocab_size=352)
+            config_of(SIGLIP | {"image_size": 56, "patch_size": 14}, model_type="llama", pad_token_id=0, vocab_size=352)
             | {"scale_factor": 2, "tie_word_embeddings": False},
-            weights={"patch_embedding.weight": _narrow},
+            weights={"patch_embedding.weight": narrow},
         ),
         "idefics3",
         "transformers.models.idefics3.image_processing_pil_idefics3:Idefics3ImageProcessorPil",
         _IDEFICS_TOKENS,
         {"image_token_id": "<image>"},
-        _plain,
+        plain,
         {"size": {"longest_edge": 140}, "max_image_size": {"longest_edge": 56}},
         whole_processor="transformers:Idefics3Processor",
         whole_options={"image_seq_len": 4},
@@ -324,23 +305,24 @@ ROWS: dict[str, TowerRow] = {
         Row(
             "LlavaForConditionalGeneration",
             "llama",
-            _config(
-                _SIGLIP
+            config_of(
+                SIGLIP
                 | {"model_type": "clip_vision_model", "num_hidden_layers": 3}
                 # the processor looks at the sizes too
                 | {"image_size": 64, "patch_size": 16},
                 model_type="llama",
             )
             | {"vision_feature_layer": -2},
-            weights={"patch_embedding.weight": _narrow},
+            weights={"patch_embedding.weight": narrow},
         ),
         "mlp",
         "transformers.models.clip.image_processing_pil_clip:CLIPImageProcessorPil",
         ("<image>",),
         {"image_token_id": "<image>"},
-        _plain,
+        plain,
         {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}},
         unrecorded="llama.cpp's converter of LLaVA's encoder reads checkpoints of the original program",
+        # llama.cpp puts the class token last, and takes rows and positions as if it were first
         published={"vision_tower.": "vision_tower.vision_model."},
         whole_processor="transformers:LlavaProcessor",
         whole_options={
@@ -350,4 +332,5 @@ ROWS: dict[str, TowerRow] = {
         },
         named={"image_token": "<image>"},
     ),
+    **newer_rows.ROWS,
 }

@@ -12,6 +12,7 @@ import pytest
 import hotshoe
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.text import TextModel
+from hotshoe_core.errors import ModelFileError, WeightsError
 from tests.support.rewrite import Stored, rewrite
 from tests.towers.made import MadeTower
 from tests.towers.row import picture
@@ -33,6 +34,31 @@ def test_up_and_down_may_be_exchanged(tmp_path: Path, main_device: str, name: st
         hotshoe.load_model(made.path, main_device, task="text", n_ctx=64, projector=other) as old,
     ):
         assert np.array_equal(_rows(old), _rows(model))
+
+
+def test_an_encoder_of_sound_in_the_same_file(tmp_path: Path, main_device: str) -> None:
+    made = MadeTower("gemma4", ROWS["gemma4"], tmp_path)
+    tensors = {name: np.ones((2, 2), np.float32) for name in ("a.blk.0.ffn_up.weight", "mm.a.input_projection.weight")}
+    keys = {"clip.has_audio_encoder": True, "clip.audio.block_count": 1, "clip.audio.projector_type": "gemma4a"}
+    both = rewrite(made.file(), tmp_path / "both.gguf", keys, add=tensors)
+    with (
+        made.load(main_device) as model,
+        hotshoe.load_model(made.path, main_device, task="text", n_ctx=64, projector=both) as other,
+    ):
+        assert np.array_equal(_rows(other), _rows(model))
+
+
+def test_llava_1_6_is_refused(tmp_path: Path, main_device: str) -> None:
+    """Its pictures are cut into tiles, which the keys and one more tensor say."""
+    made = MadeTower("llava", ROWS["llava"], tmp_path)
+    tiles = {"clip.vision.image_grid_pinpoints": [64, 128, 128, 64], "clip.vision.mm_patch_merge_type": "spatial_unpad"}
+    newline = {"model.image_newline": np.ones(64, np.float32)}
+    by_keys = rewrite(made.file(), tmp_path / "keys.gguf", tiles)
+    with pytest.raises(ModelFileError, match=r"image_grid_pinpoints.*does not read this key.*mm_patch_merge_type"):
+        hotshoe.load_model(made.path, main_device, task="text", n_ctx=64, projector=by_keys)
+    by_tensor = rewrite(made.file(), tmp_path / "tensor.gguf", add=newline)
+    with pytest.raises(WeightsError, match=r"model\.image_newline"):
+        hotshoe.load_model(made.path, main_device, task="text", n_ctx=64, projector=by_tensor)
 
 
 OLLAMA = {

@@ -103,8 +103,11 @@ class Checkpoint:
             raise self.invalid(key, value, "a whole number of at least 1")
         return value
 
-    def count(self, key: str, default: int = 0) -> int:
-        """Read an integer of at least 0 from config.json. Raises ModelFileError if it is invalid."""
+    def count(self, key: str, default: Any = 0) -> int:
+        """Read an integer of at least 0 from config.json. Raises ModelFileError if it is invalid.
+
+        default: REQUIRED to raise ModelFileError, too, if it is missing.
+        """
         value = self.config.get(key)
         return 0 if value == 0 else self.integer(key, default)
 

@@ -114,8 +114,8 @@ class Rules:
     """Names that are not in NAMES, or that mean another tensor in this family."""
     constants: Mapping[str, Array] = field(default_factory=dict)
     """Tensors that are not in the checkpoint, and their values."""
-    rows: Mapping[str, int] = field(default_factory=dict)
-    """The first axis of tensors for which the model allows any size."""
+    rows: Mapping[str, int | Shape] = field(default_factory=dict)
+    """The first axis, or the first axes, of tensors for which the model allows any size."""
     ignored: tuple[str, ...] = ()
     """Starts of names in the checkpoint of tensors that the model does not use."""
 
@@ -292,7 +292,8 @@ class _Matcher:
         p, rows = self.wanted[name], self.rules.rows.get(_in_layer(name))
         if p is None or p.shape is None:
             return stored
-        open_axes = dict(enumerate(stored)) | ({} if rows is None else {0: rows})
+        known = () if rows is None else (rows,) if isinstance(rows, int) else rows
+        open_axes = dict(enumerate(stored)) | dict(enumerate(known))
         return tuple(open_axes.get(i, 1) if n is None else n for i, n in enumerate(p.shape))
 
     def _recipe(self, name: str, shape: Shape, stored: Shape) -> Recipe:

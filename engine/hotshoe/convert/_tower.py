@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe import families
+from hotshoe.convert._checkpoint import REQUIRED
 from hotshoe.convert._json import read_object
 from hotshoe.convert._layout import FileLayout
 from hotshoe.convert._match import Rules, match_tensors
@@ -66,9 +67,10 @@ def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict
         "vision.image_size": vision.integer(usual["image_size"]),
         "vision.patch_size": vision.integer(usual["patch_size"]),
         "vision.embedding_length": vision.integer(usual["dim"]),
-        "vision.feed_forward_length": vision.integer(usual["ff"]),
-        "vision.block_count": vision.integer(usual["layers"]),
-        "vision.attention.head_count": vision.integer(usual["heads"]),
+        # the tower refuses 0 unless it has no blocks
+        "vision.feed_forward_length": vision.count(usual["ff"], REQUIRED),
+        "vision.block_count": vision.count(usual["layers"], REQUIRED),
+        "vision.attention.head_count": vision.count(usual["heads"], REQUIRED),
     }
     for name in ("image_mean", "image_std"):
         values = processor.get(name)

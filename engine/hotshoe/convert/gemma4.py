@@ -22,14 +22,19 @@ if TYPE_CHECKING:
     from hotshoe.convert import Array, Checkpoint, FileLayout, Rope
     from hotshoe.convert._names import Names
 
-__all__ = ["describe", "describe_tower"]
+__all__ = ["describe", "describe_tower", "describe_unified_tower"]
 
-_OTHERS = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
+_OTHERS = (
+    *("model.vision_tower.", "model.embed_vision.", "model.vision_embedder."),
+    *("model.audio_tower.", "model.embed_audio."),
+)
 _NOT_ROTATED = 1e30  # as a divisor of a frequency
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    # no layer of the 12B model reads vectors of its own
+    per_layer = 0 if checkpoint.architecture == "Gemma4UnifiedForConditionalGeneration" else 256
     checkpoint = checkpoint.text(*_OTHERS)
     checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
     checkpoint.require("attention_bias", False, False)
@@ -47,7 +52,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "attention.sliding_window": checkpoint.integer("sliding_window", 512),
         "attention.sliding_window_pattern": windowed,
         "attention.shared_kv_layers": checkpoint.count("num_kv_shared_layers"),
-        "embedding_length_per_layer_input": checkpoint.count("hidden_size_per_layer_input", 256),
+        "embedding_length_per_layer_input": checkpoint.count("hidden_size_per_layer_input", per_layer),
         "rope.dimension_count": head_dim,
         "rope.dimension_count_swa": sizes.head_dim,
         "final_logit_softcapping": checkpoint.number("final_logit_softcapping", 0.0),
@@ -114,9 +119,50 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     return make_tower_layout(checkpoint, vision, "gemma4v", keys, rules)
 
 
+_UNIFIED_NAMES: Names = {
+    "patch_ln1": "v.patch_norm.1",
+    "patch_dense": "v.patch_embd",
+    "patch_ln2": "v.patch_norm.2",
+    "pos_embedding": "v.position_embd.weight",
+    "pos_norm": "v.patch_norm.3",
+    "embedding_projection": "mm.input_projection",
+}
+
+
+def describe_unified_tower(checkpoint: Checkpoint) -> FileLayout:
+    """Describe what Gemma 4 12B has in place of an encoder of pictures. Raises as ``describe`` does."""
+    vision = checkpoint.vision("model.vision_embedder.", "model.embed_vision.")
+    checkpoint.text().require("use_bidirectional_attention", "vision", "vision")
+    # llama.cpp's converter writes these, too
+    none = dict.fromkeys(("intermediate_size", "num_hidden_layers", "num_attention_heads"), 0)
+    vision.config.update({"image_size": 224} | none)
+    dim = vision.integer("mm_embed_dim")
+    vision.require("output_proj_dims", dim, dim)
+    keys = tower_keys(checkpoint, vision, dim="mm_embed_dim") | _limits(checkpoint, vision)
+    keys |= {
+        "vision.attention.layer_norm_epsilon": vision.number("rms_norm_eps", 1e-6),
+        "vision.projector_type": "gemma4uv",  # llama.cpp's files have another one for sound
+    }
+    side = vision.integer("patch_size") * vision.integer("pooling_kernel_size", 3)
+    n_positions = vision.integer("mm_posemb_size")
+    # channels first
+    by_channel = Recipe(lambda v: v.reshape(-1, side**2, 3).swapaxes(1, 2).reshape(v.shape))
+    rules = Rules(
+        names=_UNIFIED_NAMES,
+        recipes={
+            "v.patch_embd.weight": by_channel,
+            "v.patch_norm.1.weight": by_channel,
+            "v.patch_norm.1.bias": by_channel,
+            "v.position_embd.weight": Recipe(lambda v: v.swapaxes(0, 1), (n_positions, 2, dim)),
+        },
+        rows={"v.position_embd.weight": (2, n_positions)},
+        required=["v.patch_embd.bias", *(f"v.patch_norm.{i}.bias" for i in (1, 2, 3))],
+    )
+    return make_tower_layout(checkpoint, vision, "gemma4uv", keys, rules)
+
+
 def _rows(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:
     """The keys of how patches become rows, where they differ from what readers assume."""
-    keys: dict[str, Any] = {}
     text = checkpoint.text(*_OTHERS)
     causal = text.config.get("use_bidirectional_attention") != "vision"
     if causal != (text.integer("hidden_size") in _CAUSAL):
@@ -125,6 +171,11 @@ def _rows(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:
             text.config.get("use_bidirectional_attention"),
             f"null for models of a hidden_size of {_CAUSAL}, and 'vision' for all others: files do not say it",
         )
+    return _limits(checkpoint, vision)
+
+
+def _limits(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
     if (pool := vision.integer("pooling_kernel_size", 3)) != 3:
         keys["vision.projector.scale_factor"] = pool
     if (n := read_preprocessor(checkpoint).get("max_soft_tokens", 280)) != 280:

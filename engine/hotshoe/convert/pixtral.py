@@ -1,11 +1,11 @@
-"""Convert the encoder of Pixtral, Mistral Small 3 and Ministral 3."""
+"""Convert the encoder of Pixtral, Mistral Small 3 and Ministral 3, and LightOnOCR, whose encoder is the same."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import Recipe, Rules, interleave, make_tower_layout, tower_keys
+from hotshoe.convert import Recipe, Rules, interleave, make_tower_layout, qwen3, tower_keys
 from hotshoe.convert._layout import TensorLayout
 from hotshoe.convert._tokenfiles import read_text_tokenizer
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
     from hotshoe.convert._names import Names
 
-__all__ = ["OTHERS", "describe_tower"]
+__all__ = ["OTHERS", "describe_lighton", "describe_lighton_tower", "describe_tower"]
 
 OTHERS = ("model.vision_tower.", "vision_tower.", "model.multi_modal_projector.", "multi_modal_projector.")
 _NAMES: Names = {
@@ -33,12 +33,34 @@ _NAMES: Names = {
 }
 _MERGER: Names = {"norm": "mm.input_norm", "patch_merger.merging_layer": "mm.patch_merger"}
 _BREAK = "[IMG_BREAK]"
-_EPS = 1e-5  # of all norms
+_EPS, _LIGHTON_EPS = 1e-5, 1e-6
 
 
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    vision = checkpoint.vision(*OTHERS)
+    layout = _describe(checkpoint, checkpoint.vision(*OTHERS), "pixtral")
+    return replace(layout, tensors=(*layout.tensors, _break_row(checkpoint)))
+
+
+_LIGHTON = ("model.vision_encoder.", "vision_encoder.", "model.vision_projection.", "vision_projection.")
+
+
+def describe_lighton(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the text model of LightOnOCR. Raises as ``describe_tower`` does."""
+    text = checkpoint.text(*_LIGHTON)
+    # what the whole model's config says is what counts
+    text.config["tie_word_embeddings"] = checkpoint.config.get("tie_word_embeddings", True)
+    return qwen3.describe(text)
+
+
+def describe_lighton_tower(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the encoder of LightOnOCR. Raises as ``describe_tower`` does."""
+    checkpoint.config.setdefault("spatial_merge_size", 2)
+    checkpoint.config["multimodal_projector_bias"] = False  # config.json does not say it
+    return _describe(checkpoint, checkpoint.vision(*_LIGHTON), "lightonocr")
+
+
+def _describe(checkpoint: Checkpoint, vision: Checkpoint, kind: str) -> FileLayout:
     vision.require("hidden_act", "gelu", "silu")
     vision.require("num_channels", 3, 3)
     checkpoint.require("projector_hidden_act", "gelu", "gelu")
@@ -48,8 +70,9 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     if theta not in (None, 10_000):
         raise vision.refusal(f"rope_theta is {theta!r:.40}; readers of such files take it to be 10000")
     merge = checkpoint.integer("spatial_merge_size", 1)
-    if merge > 1 and checkpoint.text().number("rms_norm_eps", _EPS) != _EPS:
-        raise checkpoint.refusal(f"rms_norm_eps differs from {_EPS}; a file has one number for all norms")
+    eps = _LIGHTON_EPS if kind == "lightonocr" else _EPS
+    if merge > 1 and checkpoint.text().number("rms_norm_eps", eps) != eps:
+        raise checkpoint.refusal(f"rms_norm_eps differs from {eps}, which readers take for the norm before the merger")
     keys = tower_keys(checkpoint, vision) | {"use_silu": True, "vision.attention.layer_norm_epsilon": _EPS}
     if "spatial_merge_size" in checkpoint.config:
         keys["vision.spatial_merge_size"] = merge
@@ -65,8 +88,7 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
         recipes=recipes,
         required=["mm.?.bias"] if has_biases else [],
     )
-    layout = make_tower_layout(checkpoint, vision, "pixtral", keys, rules)
-    return replace(layout, tensors=(*layout.tensors, _break_row(checkpoint)))
+    return make_tower_layout(checkpoint, vision, kind, keys, rules)
 
 
 def _break_row(checkpoint: Checkpoint) -> TensorLayout:

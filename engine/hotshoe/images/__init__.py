@@ -1,6 +1,15 @@
 """Images: read pictures from files, bytes and arrays, and make them what an encoder expects."""
 
-from hotshoe.images._process import Size, center_cropped, fit_within, normalized, resized, smart_size
+from hotshoe.images._process import (
+    Size,
+    center_cropped,
+    fit_within,
+    in_tiles,
+    normalized,
+    resized,
+    smart_size,
+    tile_grid,
+)
 from hotshoe.images._read import Image, read_image
 
 __all__ = [
@@ -8,8 +17,10 @@ __all__ = [
     "Size",
     "center_cropped",
     "fit_within",
+    "in_tiles",
     "normalized",
     "read_image",
     "resized",
     "smart_size",
+    "tile_grid",
 ]

@@ -10,7 +10,17 @@ import numpy as np
 
 from hotshoe_core.errors import ImageError
 
-__all__ = ["Filter", "Size", "center_cropped", "fit_within", "normalized", "resized", "smart_size"]
+__all__ = [
+    "Filter",
+    "Size",
+    "center_cropped",
+    "fit_within",
+    "in_tiles",
+    "normalized",
+    "resized",
+    "smart_size",
+    "tile_grid",
+]
 
 Array = np.ndarray[Any, Any]
 Filter = Literal["bilinear", "bicubic", "lanczos"]
@@ -71,6 +81,28 @@ def center_cropped(pixels: Array, side: int, filter: Filter) -> Array:
     size = Size(int(side * h / w), side) if h > w else Size(side, int(side * w / h))
     top, left = (size.height - side) // 2, (size.width - side) // 2
     return resized(pixels, size, filter)[top : top + side, left : left + side]
+
+
+def tile_grid(height: int, width: int, tile: int, fewest: int, most: int) -> Size:
+    """Return the rows and columns of tiles that a picture is cut into: the grid whose shape is nearest to its own.
+
+    tile: the side of a tile, in pixels. fewest, most: limits of the number of tiles. Among grids that are equally near,
+    a larger one is taken if the picture has more than half as many pixels. Source: dynamic_preprocess of InternVL 1.5
+    (Chen et al. 2024, arXiv:2404.16821).
+    """
+    sizes = [(w, h) for w in range(1, most + 1) for h in range(1, most // w + 1) if w * h >= fewest]
+    best, nearest = Size(1, 1), math.inf
+    for w, h in sorted(sizes, key=math.prod):
+        distance = abs(width / height - w / h)
+        if distance < nearest or (distance == nearest and height * width > 0.5 * tile**2 * w * h):
+            best, nearest = Size(h, w), distance
+    return best
+
+
+def in_tiles(pixels: Array, tile: int) -> Array:
+    """Cut a picture into squares, row by row: (h, w, 3) to (h / tile * w / tile, tile, tile, 3)."""
+    h, w = pixels.shape[0] // tile, pixels.shape[1] // tile
+    return pixels.reshape(h, tile, w, tile, 3).swapaxes(1, 2).reshape(-1, tile, tile, 3)
 
 
 def normalized(pixels: Array, mean: Sequence[float], std: Sequence[float]) -> Array:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.nn import (
@@ -10,9 +14,24 @@ from hotshoe.nn import (
     RMSNorm,
     SigmoidExpertsConfig,
     dense_or_experts,
+    derived,
     layers,
+    rope_from,
     submodule,
 )
+from hotshoe_core.gguf import Metadata
+from hotshoe_core.ops import RoPE
+
+
+def _rope(metadata: Metadata, found: SimpleNamespace, _: Any) -> RoPE:
+    # a file whose tokens may have several positions: GLM-4.5V
+    sections: Any = "contiguous" if "rope.dimension_sections" in metadata.arch else ""
+    return rope_from(metadata, found.head_dim, interleaved=False, sections=sections)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SigmoidExpertsConfig):
+    rope: RoPE = derived(_rope)
 
 
 class Attention(nn.Attention):
@@ -28,7 +47,7 @@ class Block(nn.TransformerBlock):
 
 
 class Model(nn.Decoder):
-    config: SigmoidExpertsConfig
+    config: Config
     blocks: list[Block] = layers("blk")
 
 

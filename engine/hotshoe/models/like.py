@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models import llama, qwen2, stablelm
+from hotshoe.models import llama, qwen2, qwen2vl, stablelm
 from hotshoe.nn import LayerNormConfig, RMSNorm, TextConfig, derived, layers, submodule
 from hotshoe.nn.bounds import check_range
 
@@ -18,6 +18,7 @@ SUMMARIES = {
     "xverse": "XVERSE (2023): the same as Llama.",
     "exaone": "EXAONE 3 and 3.5 (LG AI Research 2024, arXiv:2412.04862): Llama with RoPE's pairs in halves.",
     "seed_oss": "Seed-OSS (ByteDance 2025): Qwen2, but files call the MLP's norm post_attention_norm.",
+    "paddleocr": "The text model of PaddleOCR-VL (Baidu 2025, arXiv:2510.14528): the same as Qwen2-VL, without biases.",
     "qwen": "Qwen 1 (Bai et al. 2023, arXiv:2309.16609): Qwen2 with queries, keys and values in one matrix.",
 }
 """What each architecture is, for docs/families.md."""
@@ -78,5 +79,6 @@ internlm2 = Family(llama.Model)
 exaone = Family(Exaone)
 orion = Family(Orion)
 seed_oss = Family(SeedOss)
+paddleocr = Family(qwen2vl.Model)
 qwen = Family(Qwen)
 xverse = Family(llama.Model)

@@ -25,6 +25,7 @@ from hotshoe_core.ops import RoPE
 __all__ = [
     "LayerScale",
     "Prepared",
+    "ProjectorNorm",
     "RMSTowerBlock",
     "Rows",
     "Tower",
@@ -34,6 +35,7 @@ __all__ = [
     "TowerGatedMLP",
     "TowerMLP",
     "TowerSizes",
+    "exact_activation",
     "patch_shape",
 ]
 
@@ -117,6 +119,12 @@ class TowerSizes:
         return None
 
 
+def exact_activation(metadata: Metadata, found: SimpleNamespace, model: Any) -> Activation:
+    """The activation of encoders whose GELU has no tanh. llama.cpp computes it with tanh, and files name both alike."""
+    named = _activation(metadata, found, model)
+    return "gelu" if named == "gelu_tanh" else named
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerConfig(TowerSizes, FileConfig):
     """The sizes of an encoder of pictures: the keys ``clip.vision.*``."""
@@ -160,10 +168,28 @@ class LayerScale(Norm):
         return x * self.weight
 
 
+def _between_patches(x: Tensor, positions: Tensor | None, mask: Tensor | None) -> tuple[Batch, Any]:
+    """What attention reads besides ``x``: no more than the positions of RoPE and the mask."""
+    view: Any = UncachedView(mask, positions)  # type: ignore[arg-type]
+    return Batch(tokens=x, positions=positions), view  # type: ignore[arg-type]
+
+
 class TowerAttention(Attention):
     """Attention between all patches of a picture."""
 
     out = submodule("attn_out", shape=lambda c, i: (c.dim, c.n_heads[i] * c.v_dims[i]))
+
+    def between(self, x: Tensor) -> Tensor:
+        """Attention outside of a block, without positions: (..., n, dim) to (..., n, dim)."""
+        return self(x, *_between_patches(x, None, None))
+
+
+class ProjectorNorm(LayerNorm):
+    """A LayerNorm with PyTorch's default epsilon, which files do not say: projectors have it."""
+
+    @property
+    def eps(self) -> float:
+        return 1e-5
 
 
 class TowerMLP(MLP):
@@ -249,7 +275,7 @@ class Tower(Module):
         return width
 
     def unused_tensors(self) -> dict[str, str]:
-        return {}
+        return dict.fromkeys(("a.*", "mm.a.*"), "they belong to an encoder of sound, which hotshoe does not have")
 
     def unused_keys(self) -> dict[str, str]:
         return {
@@ -266,6 +292,4 @@ class Tower(Module):
         self, block: TowerBlock, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """Compute one block. mask: added to the scores, (n, n) or what broadcasts to (..., heads, n, n)."""
-        # attention reads no more of its inputs than the positions of RoPE and the mask
-        view: Any = UncachedView(mask, positions)  # type: ignore[arg-type]
-        return block(x, Batch(tokens=x, positions=positions), view)  # type: ignore[arg-type]
+        return block(x, *_between_patches(x, positions, mask))

@@ -213,8 +213,7 @@ class TextModel(LoadedModel):
         images: pictures for the prompt, which is a text: paths, bytes, PIL images or arrays, see
         ``hotshoe.images.read_image``. Each takes the place of one ``model.images.marker`` in the prompt; in a prompt
         without markers they come first. Raises ImageError if the model reads no pictures.
-        audio: sounds for the prompt: paths, bytes or pairs of an array and its rate, see ``hotshoe.audio.read_audio``.
-        They stand where ``model.audio.marker`` is, or first. Raises AudioError if the model reads no sounds.
+        audio: sounds in the same way: see ``hotshoe.audio.read_audio``. Raises AudioError if the model reads none.
         json_schema, regex, grammar: one of them restricts the text: a JSON schema, as a mapping or as JSON text; a
         regular expression that the whole text matches; a GBNF grammar as text, or a Grammar that you made before.
         ``hotshoe.sampling.Grammar`` says what each allows. Raises GrammarError for an invalid one.
@@ -241,12 +240,11 @@ class TextModel(LoadedModel):
                     **options,
                 )
             )
-        for medium, some in ((IMAGE, images), (AUDIO, audio)):
-            if some is not None:
-                raise medium.error(
-                    f"{medium.many} were given for {len(prompt)} prompts; expected one prompt",
-                    hint=f"start a stream for each: model.stream(prompt, {medium.option}=…)",
-                )
+        for medium in (medium for medium, some in ((IMAGE, images), (AUDIO, audio)) if some is not None):
+            raise medium.error(
+                f"{medium.many} were given for {len(prompt)} prompts; expected one prompt",
+                hint=f"start a stream for each: model.stream(prompt, {medium.option}=…)",
+            )
         streams = self._streams(list(prompt), params, choose_grammar(json_schema, regex, grammar), options)
         waiting, running = deque(streams), list[Stream]()
         try:

@@ -56,7 +56,7 @@ class Llava(Tower):
         }
 
     def unused_tensors(self) -> dict[str, str]:
-        return {"v.post_ln.*": "the rows are the hidden states before the last layer"}
+        return super().unused_tensors() | {"v.post_ln.*": "the rows are the hidden states before the last layer"}
 
     def prepare(self, image: Image) -> Prepared:
         # llama.cpp pads pictures to squares; the processor cuts them

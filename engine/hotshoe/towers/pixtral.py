@@ -1,4 +1,4 @@
-"""The encoder of Pixtral (Agrawal et al. 2024, arXiv:2410.07073) and Mistral Small 3: any size, 2-D RoPE, breaks."""
+"""The encoder of Pixtral (Agrawal et al. 2024, arXiv:2410.07073), Mistral Small 3, LightOnOCR: any size, 2-D RoPE."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class Pixtral(Tower):
     down: Linear = submodule("mm.2", shape=lambda c, i: (c.projection_dim, None))
 
     def unused_tensors(self) -> dict[str, str]:
-        return {"v.token_embd.img_break": "the row of [IMG_BREAK] is in the text model too"}
+        why = "the row of [IMG_BREAK] is in the text model too"
+        return super().unused_tensors() | {"v.token_embd.img_break": why}
 
     def prepare(self, image: Image) -> Prepared:
         c = self.config
@@ -94,3 +95,21 @@ class Pixtral(Tower):
         for row in np.split(rows, notes.height):
             parts += [Rows(row), "[IMG_BREAK]"]
         return [*parts[:-1], "[IMG_END]"]
+
+
+class MergerNorm(RMSNorm):
+    @property
+    def eps(self) -> float:
+        return 1e-6  # the text model's; a file has one number, for the other norms
+
+
+class LightOnOCR(Pixtral):
+    """LightOnOCR (arXiv:2601.14251): no tokens between rows of patches."""
+
+    marker = "<|image_pad|>"
+    placeholder = "<|image_pad|>"
+    architectures = frozenset({"qwen3"})
+    merger_norm: MergerNorm | None = submodule("mm.input_norm", when=_is_merged, shape=lambda c, i: (c.dim,))
+
+    def expand(self, rows: Array, notes: Size) -> list[str | Rows]:
+        return [Rows(rows)]

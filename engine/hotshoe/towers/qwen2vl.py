@@ -61,10 +61,15 @@ class Qwen2VL(Tower):
     def unused_keys(self) -> dict[str, str]:
         return super().unused_keys() | {"vision.feed_forward_length": "files of Qwen2-VL hold another number"}
 
+    def sized(self, height: int, width: int) -> Size:
+        """The size that a picture gets, in pixels."""
+        c = self.config
+        return images.smart_size(height, width, c.patch_size * c.merge, c.min_pixels, c.max_pixels)
+
     def prepare(self, image: Image) -> Prepared:
         c = self.config
         unit = c.patch_size * c.merge
-        size = images.smart_size(image.height, image.width, unit, c.min_pixels, c.max_pixels)
+        size = self.sized(image.height, image.width)
         pixels = images.normalized(images.resized(image.pixels, size, "bicubic"), c.mean, c.std)
         grid = Size(size.height // unit, size.width // unit)
         cells, real = window_order(grid, c.window)
@@ -98,8 +103,7 @@ class Qwen2VL(Tower):
         return x.take(inputs["rows"]) if "rows" in inputs else x
 
     def expand(self, rows: Array, notes: Size) -> list[str | Rows]:
-        y, x = np.divmod(np.arange(len(rows)), notes.width)
-        return [Rows(rows, np.stack([np.zeros_like(y), y, x]))]
+        return [placed(rows, notes.width)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,12 @@ class Qwen25VL(Qwen2VL):
             else:
                 x = self.run_block(block, x, positions, everywhere)
         return x
+
+
+def placed(rows: Array, width: int) -> Rows:
+    """Rows of a picture, row by row of its grid, with their positions in time, height and width."""
+    y, x = np.divmod(np.arange(len(rows)), width)
+    return Rows(rows, np.stack([np.zeros_like(y), y, x]))
 
 
 def window_order(grid: Size, window: int) -> tuple[Array, Array]:

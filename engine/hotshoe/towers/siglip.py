@@ -18,8 +18,11 @@ class SigLIP(Tower):
     blocks: list[TowerBlock] = layers("v.blk")
     norm: Norm = submodule("v.post_ln", choose=lambda c, i: LayerNorm, shape=lambda c, i: (c.dim,))
 
-    def encode(self, pixels: Tensor, positions: Tensor) -> Tensor:
-        """(n, 3, h, w) to (n, patches, dim). positions: what is added to each patch, (patches, dim)."""
+    def encode(self, pixels: Tensor, positions: Tensor, rotated: Tensor | None = None) -> Tensor:
+        """(n, 3, h, w) to (n, patches, dim).
+
+        positions: what is added to each patch, (patches, dim). rotated: the positions of RoPE, if there is one.
+        """
         x = ops.conv2d(pixels, self.patches, self.patch_bias, stride=self.config.patch_size)
         x = x.reshape(*x.shape[:2], -1).permute(0, 2, 1)
-        return self.norm(self.run(x + positions))
+        return self.norm(self.run(x + positions, rotated))

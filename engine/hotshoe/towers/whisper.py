@@ -80,7 +80,7 @@ class _Stacking(Whisper):
         return x.reshape(-1, self.config.stack * self.config.dim)
 
 
-class _ProjectorNorm(RMSNorm):
+class _StackNorm(RMSNorm):
     eps = 1e-6  # whatever the encoder's norms have
 
 
@@ -90,9 +90,9 @@ class Ultravox(_Stacking):
     marker = "<|audio|>"
     placeholder = "<|audio|>"
     architectures = frozenset({"gemma3", "llama", "qwen3"})
-    norm_before: _ProjectorNorm = submodule("mm.a.norm_pre", shape=lambda c, i: (c.dim * c.stack,))
+    norm_before: _StackNorm = submodule("mm.a.norm_pre", shape=lambda c, i: (c.dim * c.stack,))
     up: Linear = submodule("mm.a.mlp.1", shape=lambda c, i: (None, c.dim * c.stack))
-    norm_inside: _ProjectorNorm = submodule("mm.a.norm_mid", shape=lambda c, i: (None,))
+    norm_inside: _StackNorm = submodule("mm.a.norm_mid", shape=lambda c, i: (None,))
     down: Linear = submodule("mm.a.mlp.2", shape=lambda c, i: (c.projection_dim, None))
 
     def prepare(self, source: Sound) -> Prepared:

@@ -1,0 +1,66 @@
+"""Convert PaddleOCR-VL: the text model, and the encoder of pictures."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.convert import Rules, make_layout, make_tower_layout, read_rope, read_sizes, tower_keys
+from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
+from hotshoe.convert._tower import read_preprocessor
+
+if TYPE_CHECKING:
+    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
+
+__all__ = ["describe", "describe_tower"]
+
+_ENCODERS = ("model.visual.vision_model.", "visual.vision_model.", "model.projector.", "mlp_AR.")
+_NAMES: Names = {"pre_norm": "mm.input_norm", "linear_1": "mm.1", "linear_2": "mm.2"}
+_UNUSED = ("head.", "packing_position_embedding", "embeddings.packing_position_embedding")
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the text model. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express
+    it.
+    """
+    text = checkpoint.text()
+    text.require("hidden_act", "silu", "silu")
+    text.require("use_bias", False, False)
+    sizes, rope = read_sizes(text, head_dim=128), read_rope(text, theta=500_000.0)
+    keys = sizes.keys() | rope.keys() | {"rope.dimension_sections": rope.sections(16, 24, 24, interleaved=False)}
+    return make_layout(text, "paddleocr", keys, Rules(ignored=_ENCODERS), vocab=sizes.vocab, tied=True)
+
+
+def describe_tower(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the encoder. Raises as ``describe`` does."""
+    vision = checkpoint.vision(*_ENCODERS)
+    vision.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    vision.require("spatial_merge_size", 2, 2)
+    smallest, largest = _limits(checkpoint)
+    vision.config["image_size"] = math.isqrt(
+        largest
+    )  # it reads pictures of any size; llama.cpp's converter writes this
+    keys = tower_keys(checkpoint, vision) | {
+        "use_gelu": True,
+        "vision.attention.layer_norm_epsilon": vision.number("layer_norm_eps", 1e-6),
+        "vision.image_min_pixels": smallest,
+        "vision.image_max_pixels": largest,
+    }
+    required = [*SIGLIP_BIASES, *(f"{name}.bias" for name in _NAMES.values())]
+    rules = Rules(names=SIGLIP_NAMES | _NAMES, required=required, ignored=_UNUSED)
+    return make_tower_layout(checkpoint, vision, "paddleocr", keys, rules)
+
+
+def _limits(checkpoint: Checkpoint) -> tuple[int, int]:
+    """The fewest and the most pixels of a picture. transformers 5 calls them edges."""
+    processor = read_preprocessor(checkpoint)
+    size = processor.get("size")
+    edges: dict[str, Any] = size if isinstance(size, dict) else {}
+    found: list[int] = []
+    for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        n = processor.get(name, edges.get(edge))
+        if not isinstance(n, int) or not 0 < n < 2**31:
+            raise checkpoint.invalid(name, n, "a number of pixels, in preprocessor_config.json")
+        found.append(n)
+    return found[0], found[1]
