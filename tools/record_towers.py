@@ -122,7 +122,8 @@ def _see(made: MadeTower, python: str, scratch: Path) -> Seen:
     """What llama.cpp's mtmd computes from our files of a prompt with a picture or a sound."""
     given, target = scratch / "source.npy", scratch / "rows.npy"
     source = made.seen_source
-    np.save(given, source[0] if isinstance(source, tuple) else source)
+    # the end of a sound is silent; from one sample more on, llama.cpp reads a second window, of silence
+    np.save(given, source[0][:479_839] if isinstance(source, tuple) else source)
     projector = made.file()
     if made.row.for_llamacpp is not None:
         projector = rewrite(projector, scratch / "changed.gguf", edit=made.row.for_llamacpp)
