@@ -38,7 +38,9 @@ logger = logging.getLogger("hotshoe.images")
 
 _ARCHITECTURE = "clip"
 _MAX_FILES = 64  # candidates next to a model
-_SHARED = {("qwen2.5o", IMAGE): "qwen2.5vl_merger", ("qwen2.5o", AUDIO): "qwen2.5o"}
+_OF_SOUNDS = ("a.", "mm.a.")
+"""What the tensors of encoders of sounds begin with."""
+_SHARED = {("qwen2.5o", IMAGE): "qwen2.5o.pictures", ("qwen2.5o", AUDIO): "qwen2.5o"}
 """Projectors of files with two encoders that share one type: the type of each encoder."""
 
 
@@ -94,6 +96,7 @@ def _all_in(path: Path, file: GGUFFile, model: Module) -> Search:
         for medium in media:
             opened = _open(path)
             try:
+                opened = _part_of(opened, medium) if len(media) > 1 else opened
                 tower = tower_of(opened, medium)
                 if reason := _mismatch(tower, file, model):
                     raise ModelError(
@@ -116,6 +119,12 @@ def _all_in(path: Path, file: GGUFFile, model: Module) -> Search:
         _close(found)
         raise
     return Search(tuple(found), tuple(unused))
+
+
+def _part_of(file: GGUFFile, medium: Medium) -> GGUFFile:
+    """The file without the tensors of its other encoder."""
+    tensors = {name: info for name, info in file.tensors.items() if name.startswith(_OF_SOUNDS) == (medium is AUDIO)}
+    return file.changed(file.metadata, tensors)
 
 
 def _close(found: Iterable[FoundTower]) -> None:
