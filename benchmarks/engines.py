@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 clock = time.perf_counter
+QUESTION = "What is this?"
 Answer = dict[str, float]
 
 
@@ -24,7 +25,14 @@ class Hotshoe:
     """hotshoe, as a user loads it."""
 
     def __init__(
-        self, file: str, threads: int, n_ctx: int, sequences: int = 1, device: str = "cpu", kv_dtype: str = "f16"
+        self,
+        file: str,
+        threads: int,
+        n_ctx: int,
+        sequences: int = 1,
+        device: str = "cpu",
+        kv_dtype: str = "f16",
+        projector: str | None = None,
     ) -> None:
         import hotshoe
 
@@ -35,6 +43,7 @@ class Hotshoe:
             n_threads=threads if device == "cpu" else None,
             n_sequences=sequences,
             kv_dtype=kv_dtype,
+            projector=projector or False,
         )
         self.n_sequences = sequences
         self.n_vocab: int = self.model.tokenizer.vocab_size
@@ -84,6 +93,15 @@ class Hotshoe:
             return {}
         return {"generate": steps / done.decode_seconds / self._write(1, depth, steps)}
 
+    def look(self, width: int, height: int) -> Answer:
+        self.drop()
+        pixels = draw_picture(width, height)
+        start = clock()
+        self.model.images.items("", [pixels], add_special=False)  # the rows are kept, and found again below
+        encoded = clock()
+        self.model.generate(QUESTION, images=[pixels], max_tokens=1, temperature=0)
+        return {"look": clock() - start, "encode": encoded - start, "peak": peak_bytes()}
+
     def compiled(self) -> Answer:
         return {"compiled": self.model.backend.counters.compiled}
 
@@ -104,6 +122,7 @@ class LlamaCpp:
         repack: bool = True,
         kv_dtype: str = "f16",
         library: str | None = None,
+        projector: str | None = None,
     ) -> None:
         """library: the path of a device's library, such as libggml-cuda.so; all layers are then on its device."""
         import llama_cpp as l
@@ -138,6 +157,17 @@ class LlamaCpp:
         self.n_batch: int = params.n_batch
         self.batch: Any = l.llama_batch_init(sequences, 0, 1)
         self.kept = (0, 0)  # sequences, tokens of each
+        self.tower: Any = self._open_tower(projector, threads, flash) if projector else None
+
+    def _open_tower(self, path: str, threads: int, flash: bool) -> Any:
+        from llama_cpp import mtmd_cpp
+
+        self.m: Any = mtmd_cpp
+        self.m.mtmd_log_set(self.quiet, None)
+        self.m.mtmd_helper_log_set(self.quiet, None)
+        params = self.m.mtmd_context_params_default()
+        params.use_gpu, params.n_threads, params.flash_attn_type, params.warmup = False, threads, int(flash), False
+        return self.m.mtmd_init_from_file(path.encode(), self.model, params)
 
     def read(self, tokens: list[int]) -> None:
         """Append to the only sequence, and wait for the logits of the last token."""
@@ -191,6 +221,53 @@ class LlamaCpp:
         for i in range(n):
             self.l.llama_memory_seq_rm(self.memory, i, depth, -1)
         return n * steps / seconds
+
+    def look(self, width: int, height: int) -> Answer:
+        m = self.m
+        self.l.llama_memory_clear(self.memory, True)
+        pixels = draw_picture(width, height)
+        start = clock()
+        bitmap = m.mtmd_bitmap_init(width, height, pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)))
+        chunks = m.mtmd_input_chunks_init()
+        prompt = m.mtmd_default_marker() + QUESTION.encode()
+        text = m.mtmd_input_text(prompt, len(prompt), False, True)
+        if m.mtmd_tokenize(self.tower, chunks, ctypes.byref(text), (m.mtmd_bitmap_p_ctypes * 1)(bitmap), 1):
+            raise SystemExit("mtmd_tokenize failed")
+        prepared = clock() - start
+        past, n_chunks, seconds = self.l.llama_pos(0), m.mtmd_input_chunks_size(chunks), 0.0
+        for i in range(n_chunks):
+            chunk = m.mtmd_input_chunks_get(chunks, i)
+            if m.mtmd_input_chunk_get_type(chunk) == 0:
+                last = i == n_chunks - 1
+                failed = m.mtmd_helper_eval_chunk_single(
+                    self.tower, self.context, chunk, past, 0, self.n_batch, last, ctypes.byref(past)
+                )
+            else:
+                before = clock()
+                failed = m.mtmd_encode_chunk(self.tower, chunk)
+                seconds += clock() - before
+                rows = m.mtmd_get_output_embd(self.tower)
+                failed = failed or m.mtmd_helper_decode_image_chunk(
+                    self.tower,
+                    self.context,
+                    chunk,
+                    rows,
+                    past,
+                    0,
+                    self.n_batch,
+                    ctypes.byref(past),
+                    m.mtmd_helper_post_decode_callback(),
+                    None,
+                )
+            if failed:
+                raise SystemExit("mtmd failed")
+        sampler = self.l.llama_sampler_init_greedy()
+        self.l.llama_sampler_sample(sampler, self.context, -1)
+        answer = {"look": clock() - start, "encode": prepared + seconds, "peak": peak_bytes()}
+        self.l.llama_sampler_free(sampler)
+        m.mtmd_bitmap_free(bitmap)
+        m.mtmd_input_chunks_free(chunks)
+        return answer
 
     def first(self) -> None:
         text = b"The quick brown fox jumps"
@@ -255,6 +332,18 @@ def draw(n_vocab: int, n: int, length: int) -> list[list[int]]:
     return rows
 
 
+def draw_picture(width: int, height: int) -> Any:
+    """Draw random pixels, (height, width, 3) uint8, other ones at each call."""
+    import numpy as np
+
+    return np.random.default_rng().integers(0, 256, (height, width, 3), np.uint8)
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process until now."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 ENGINES = {"hotshoe": Hotshoe, "llama.cpp": LlamaCpp, "mlx-lm": MlxLm}
 
 
@@ -274,7 +363,7 @@ def main() -> int:
             answer = {"first": clock() - start, "load": loaded - start}
             engine.prompt(sizes[0])
             engine.decode(*sizes)
-            answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            answer["peak"] = peak_bytes()
         else:
             answer = getattr(engine, name)(*sizes)
         print(json.dumps(answer), flush=True)

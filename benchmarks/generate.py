@@ -61,7 +61,7 @@ from peers import (
 )
 from synthetic import DTYPES, SHAPES, make
 
-LESS_IS_BETTER = ("first", "load", "peak")
+LESS_IS_BETTER = ("first", "load", "peak", "look", "encode")
 BEHIND = 0.75
 """A setting that is slower than this share of the best one while warming up is not measured again."""
 FAR_BEHIND = 0.5

@@ -1,7 +1,8 @@
 """The engines that benchmarks/generate.py compares, with their settings, and how each is measured.
 
 A measure is a list as benchmarks/engines.py takes it: ["prompt", tokens], ["fresh", tokens], ["decode", depth, steps],
-["many", depth, steps], ["start", depth, steps], ["generate", depth, steps]. Only one engine computes at a time.
+["many", depth, steps], ["start", depth, steps], ["generate", depth, steps],
+["look", width, height]. Only one engine computes at a time.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ LONG = 2048
 
 
 def is_long(measure: Measure) -> bool:
-    """Whether it reads LONG tokens or more."""
-    return measure[0] in ("prompt", "fresh", "decode") and int(measure[1]) >= LONG
+    """Whether it reads LONG tokens or more, or a picture."""
+    return measure[0] == "look" or (measure[0] in ("prompt", "fresh", "decode") and int(measure[1]) >= LONG)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -61,10 +62,13 @@ class Job:
     n_ctx: int
     sequences: int = 1
     kv_dtype: str = "f16"
+    projector: Path | None = None
+    """The file of the encoder of pictures."""
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for the constructor of an engine in benchmarks/engines.py."""
-        return asdict(self) | {"file": str(self.file)}
+        paths = {"file": str(self.file), "projector": self.projector and str(self.projector)}
+        return asdict(self) | paths
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def settings(
     device: hotshoe's. library: the file with which llama.cpp's ggml opens the same device.
     """
     worker = str(Path(__file__).with_name("engines.py"))
-    common = frozenset({"prompt", "decode", "many"})
+    common = frozenset({"prompt", "decode", "many", "look"})
     new = frozenset(NEW_PROCESS)
     ours = {"device": device}
     found = [Setting("hotshoe", "", common | new | {"generate"}, (sys.executable, worker), ours)]

@@ -47,6 +47,8 @@ class Shape:
     tied: bool
     experts: int = 0
     experts_used: int = 0
+    special: tuple[str, ...] = ()
+    """Special tokens at the end of the vocabulary, before the end of text."""
 
 
 SHAPES = {
@@ -146,6 +148,10 @@ def add_metadata(writer: gguf.GGUFWriter, dtype: str, shape: Shape) -> None:
         sizes["expert_count"] = shape.experts
         sizes["expert_used_count"] = shape.experts_used
         sizes["expert_feed_forward_length"] = shape.ffn
+    if shape.architecture == "gemma3":
+        sizes["attention.sliding_window"] = 1024
+    if shape.architecture == "qwen2vl":
+        writer.add_array("qwen2vl.rope.dimension_sections", [16, 24, 24, 0])
     for key, value in sizes.items():
         writer.add_uint32(f"{shape.architecture}.{key}", value)
     writer.add_float32(f"{shape.architecture}.attention.layer_norm_rms_epsilon", 1e-6)
@@ -168,10 +174,12 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         "attn_v.weight": (kv, dim),
         "attn_output.weight": (dim, q),
     }
-    if shape.architecture == "qwen2":
+    if shape.architecture in ("qwen2", "qwen2vl"):
         block |= {"attn_q.bias": (q,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
-    if shape.architecture == "qwen3moe":
+    if shape.architecture in ("qwen3moe", "gemma3"):
         block |= {"attn_q_norm.weight": (shape.head_dim,), "attn_k_norm.weight": (shape.head_dim,)}
+    if shape.architecture == "gemma3":
+        block |= {"post_attention_norm.weight": (dim,), "post_ffw_norm.weight": (dim,)}
     if experts:
         block |= {
             "ffn_gate_inp.weight": (experts, dim),
@@ -232,11 +240,12 @@ def add_vocabulary(writer: gguf.GGUFWriter, shape: Shape) -> None:
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
     made = itertools.chain(itertools.product(letters, letters), itertools.product(letters, letters, letters))
-    merges = ["".join(m[:-1]) + " " + m[-1] for m in itertools.islice(made, shape.vocab - len(letters) - 1)]
+    special = [*shape.special, "<|endoftext|>"]
+    merges = ["".join(m[:-1]) + " " + m[-1] for m in itertools.islice(made, shape.vocab - len(letters) - len(special))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(shape.pre_tokenizer)
-    writer.add_token_list([*letters, *(merge.replace(" ", "") for merge in merges), "<|endoftext|>"])
-    writer.add_token_types([1] * (shape.vocab - 1) + [3])
+    writer.add_token_list([*letters, *(merge.replace(" ", "") for merge in merges), *special])
+    writer.add_token_types([1] * (shape.vocab - len(special)) + [3] * len(special))
     writer.add_token_merges(merges)
     writer.add_eos_token_id(shape.vocab - 1)
 

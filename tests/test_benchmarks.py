@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import hotshoe
-from benchmarks import embed, generate, gpu, synthetic
+from benchmarks import embed, generate, gpu, pictures, synthetic
 from tools.record_mixes import NARROW
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -192,6 +192,40 @@ def test_a_setting_that_fails_is_left_out_whenever_it_does() -> None:
     ours = {generate.Setting("hotshoe", "", frozenset({"prompt"}), ()): Told(9, "out of memory")}
     with pytest.raises(generate.MeasureError, match="out of memory"):
         generate.take_turns("prompt 8", ["prompt", 8], ours, 2)
+
+
+def test_pictures_are_timed_from_the_pixels_to_the_first_token() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "pictures.py"), "--layers", "1", "--sizes", "64x48,32x64"]
+    done = subprocess.run([*command, "--rounds", "2", "--threads", "1", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = json.loads(done.stdout)["lines"]
+    assert [(line["size"], line["kind"]) for line in lines] == [
+        (size, kind) for size in ("64 x 48", "32 x 64") for kind in ("look", "encode", "peak")
+    ]
+    look, encode = (line["summary"]["hotshoe"]["median"] for line in lines[:2])
+    assert 0 < encode < look
+    assert "64 x 48 pixels" in done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])
+@pytest.mark.parametrize("name", pictures.SHAPES)
+def test_a_made_encoder_reads_a_picture(name: str, dtype: str, tmp_path: Path) -> None:
+    shape, encoder = pictures.SHAPES[name]
+    small = replace(encoder, layers=1, image_size=112)
+    shape = replace(shape, layers=1, vocab=1000, ffn=256, special=encoder.special)
+    pictures.make_encoder(tmp_path / "mmproj.gguf", dtype, small, shape.dim)
+    text = synthetic.make(tmp_path / "text.gguf", "q4_k_m", shape)
+    kinds = {
+        t.tensor_type.name
+        for t in gguf.GGUFReader(tmp_path / "mmproj.gguf").tensors
+        if ".attn_" in t.name and len(t.shape) > 1
+    }
+    assert kinds == {dtype.upper()}
+    with hotshoe.load_model(text, "cpu", n_ctx=512) as model:
+        pixels = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+        [span] = [item for item in model.images.items("", [pixels], add_special=False) if not isinstance(item, int)]
+        assert np.isfinite(span.array).all()
+        assert span.array.std() > 0.01
 
 
 def test_ratios_above_one_are_in_hotshoes_favour() -> None:

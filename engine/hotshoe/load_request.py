@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ class LoadRequest:
             _check_task(file, model_class.task, expected, options.runner)
             config: Any = model_class.config_type().from_metadata(file.metadata)
             _require_cache_spec(model_class)
-            config = dataclasses.replace(config, n_ctx=_context(file, model_class, config.n_ctx, n_ctx))
+            config = replace(config, n_ctx=_context(file, model_class, config.n_ctx, n_ctx))
             check_layers(file, config.n_layers)
             model = model_class(config)
             check_all_read(file.metadata, model)
@@ -137,11 +137,9 @@ class LoadRequest:
         if self.model_class.task is Task.TEXT:
             _check_cache_spec(model, self.config.n_layers)
         tokenizer, kind = prepared.result()
-        return kind(
-            ModelParts(
-                model, tokenizer, backend, self.file, self.config.n_ctx, self.runner, self.towers, self.unused_towers
-            )
-        )
+        parts = ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner)
+        n_attended = max((found.tower.n_attended for found in self.found_towers), default=0)
+        return kind(replace(parts, towers=self.towers, n_attended=n_attended, unused_towers=self.unused_towers))
 
     def unused(self) -> dict[str, int]:
         """The bytes of the tensors that are not loaded, because the model does not use them, by the reason."""
@@ -187,7 +185,7 @@ def _tower_for(
     projector: Any, file: GGUFFile, model: Module, known: Path | None
 ) -> tuple[tuple[FoundTower, ...], tuple[str, ...]]:
     if model.task is Task.TEXT:
-        inside = "v.blk.0.attn_q.weight" in file.tensors
+        inside = any(name.startswith("v.") for name in file.tensors)
         if projector is None and known is None and not inside and not any(file.path.parent.glob("*mmproj*.gguf")):
             return (), ()
         from hotshoe.load_tower import find_tower  # few models have one

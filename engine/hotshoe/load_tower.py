@@ -134,17 +134,19 @@ def _close(found: Iterable[FoundTower]) -> None:
 
 def _inside(file: GGUFFile, model: Module, unused: tuple[str, ...]) -> Search:
     """The tower in the model's own file, if it fits."""
-    opened = inner_tower(file)
-    if opened is None:
-        return Search(unused=unused)
+    opened = None
     try:
+        opened = inner_tower(file)
+        if opened is None:
+            return Search(unused=unused)
         tower = tower_of(opened, IMAGE)
         reason = _mismatch(tower, file, model)
     except HotshoeError as error:
-        reason = error.message
-    if reason is None:
-        return Search((FoundTower(opened, tower),))
-    opened.close()
+        reason = f"{error.message}; {error.hint}" if error.hint else error.message
+    if opened is not None:
+        if reason is None:
+            return Search((FoundTower(opened, tower),))
+        opened.close()
     return Search(unused=(*unused, _log(f"the encoder in {file.path.name}", reason)))
 
 
@@ -212,7 +214,12 @@ def _open(path: Path) -> GGUFFile:
     if file.architecture == _ARCHITECTURE:
         return _with_names(file)
     architecture = file.architecture
-    file.close()
+    try:
+        inner = inner_tower(file)
+    finally:
+        file.close()
+    if inner is not None:
+        return _with_names(inner)
     raise ModelError(
         f"{path} is a {architecture[:40]!r} model; expected an encoder of pictures or sounds, whose architecture is "
         "'clip'",

@@ -54,7 +54,6 @@ REFUSED: dict[str, str] = {
     "minicpm3": "latent attention whose matrices its files keep together, with LongRoPE and scales",
     "minimax-01": "lightning attention in seven of eight layers",
     "minimax-m3": "attention that reads chosen blocks of tokens",
-    "mllama": "layers that attend to tiles of pictures; only Ollama's files have this form",
     "nanbeige": "the same layers run several times",
     "neo-bert": "not written yet: an encoder with RMS norms and a packed SwiGLU",
     "olmo": "not written yet: LayerNorms without weights, and limits of queries, keys and values",

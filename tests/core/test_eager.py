@@ -156,6 +156,14 @@ def test_the_backend_honours_what_its_library_honours() -> None:
         BackendParams(repack="ggml")  # type: ignore[arg-type]
 
 
+def test_threads_share_a_library_only_if_it_says_so() -> None:
+    with open_reference() as reference:
+        assert reference.independent
+    library = EagerLibrary(functions={}, from_numpy=lambda a, dtype: a, to_numpy=np.asarray, f32=lambda a: a)
+    with EagerBackend("toy", DEVICE, BackendParams(), library) as toy:
+        assert not toy.independent
+
+
 def test_a_constant_is_read_unchanged() -> None:
     ctx = Toy().backend().new_context()
     c, x = constant([1.0, 2.0]), ctx.input("x", (2,))

@@ -159,6 +159,29 @@ def test_a_picture_of_its_size_is_not_copied() -> None:
     assert resized(PIXELS, Size(5, 7), "bicubic") is PIXELS
 
 
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA", "I;16", "CMYK"])
+def test_pictures_are_converted_in_strips(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (23, 17, 3), np.uint8)
+    image = PIL.Image.fromarray(noise).convert("RGBA" if mode == "P" else "L" if mode == "I;16" else mode)
+    if mode == "P":
+        image.putalpha(PIL.Image.fromarray(noise[..., 0]))
+        image = image.quantize(40)
+    if mode == "I;16":
+        image = PIL.Image.fromarray(noise[..., 0].astype(np.uint16) * 200)
+    whole = read_image(image).pixels
+    monkeypatch.setattr("hotshoe.images._read._AT_ONCE", 40)  # two rows
+    assert np.array_equal(read_image(image).pixels, whole)
+
+
+def test_a_webp_picture_may_have_fewer_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    PIL.Image.new("RGB", (5, 4)).save(out, "WEBP")
+    assert read_image(out.getvalue()).width == 5
+    monkeypatch.setattr("hotshoe.images._read._MAX_WEBP_PIXELS", 19)
+    with pytest.raises(ImageError, match="5 x 4 pixels; expected at most 19 in all"):
+        read_image(out.getvalue())
+
+
 def test_a_very_long_picture_is_refused_before_it_is_enlarged() -> None:
     with pytest.raises(ImageError, match="at most 200 times the shorter one"):
         center_cropped(np.zeros((1, 1_000_000, 3), np.uint8), 336, "bicubic")

@@ -255,40 +255,6 @@ def test_kinds_of_caches() -> None:
     sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_ubatch": 4, "dtype": DType.F32}
     assert isinstance(make_cache(open_reference(), (None, AttentionSpec(1, 4)), **sizes), CausalCache)
     assert isinstance(make_cache(open_reference(), (None, SPEC), **sizes), RecurrentCache)
-    assert isinstance(make_cache(open_reference(), (CrossSpec(1, 4, 4, 3),), **sizes), CrossCache)
-
-
-def test_an_encoders_output_is_read_in_every_graph(backend: Backend) -> None:
-    spec = CrossSpec(2, 4, 8, n_positions=3)
-    cache = CrossCache(backend, (None, spec), n_sequences=2, dtype=DType.F32)
-    rng = np.random.default_rng(0)
-    given: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    for s in (0, 1):
-        feeds = cache.encoder_feeds(s)
-        given[s] = rng.standard_normal((3, 2, 4), np.float32), rng.standard_normal((3, 2, 8), np.float32)
-        with backend.new_context() as ctx:
-            k, v = ctx.input("k", (3, 2, 4)), ctx.input("v", (3, 2, 8))
-            _, view = cache.encoder_views(ctx)
-            view.put(k, v)
-            ctx.compute({k: given[s][0], v: given[s][1]} | {ctx.inputs[n]: f for n, f in feeds.items()})
-    with pytest.raises(CacheFullError, match="2 sequences"):
-        cache.encoder_feeds(2)
-    cache.copy_prefix(0, 2, 5)  # a fork reads the same
-    with pytest.raises(GraphError, match="slot 3 has no encoder output"):
-        cache.allocate([Allocation(3, 0, 1)], 1)
-    feeds = cache.allocate([Allocation(1, 0, 2), Allocation(2, 5, 1)], 4)
-    with backend.new_context() as ctx:
-        _, view = cache.views(ctx, 4, 1, cache.sizes)
-        keys, values = view.read()
-        mask = view.mask.cast(DType.F32)
-        ctx.forward(keys.cast(DType.F32) * 1.0, values.cast(DType.F32) * 1.0, mask)
-        ctx.compute({ctx.inputs[n]: f for n, f in feeds.items()})
-        seen, k, v = mask.read() == 0, *(t.read() for t in ctx.graph().outputs[:2])
-    for row, s in ((0, 1), (1, 1), (2, 0)):
-        np.testing.assert_array_equal(k[seen[row]], given[s][0])
-        np.testing.assert_array_equal(v[seen[row]], given[s][1])
-    assert seen[3].any()  # padding
-    cache.remove(0)
-    assert cache.resume_position(2, 7) == 7
-    cache.remove(2)
-    assert cache.encoder_feeds(5)["cross.cells"].tolist() == [0, 1, 2]
+    assert isinstance(make_cache(open_reference(), (CrossSpec(1, 4, 4),), n_encoded=3, **sizes), CrossCache)
+    both = make_cache(open_reference(), (AttentionSpec(1, 4), CrossSpec(1, 4, 4)), **sizes)
+    assert isinstance(both, CausalCache)  # without an encoder, nothing is kept for it

@@ -20,6 +20,7 @@ class Job:
     arrival: int
     served: int = -1
     inseparable: tuple[tuple[int, int], ...] = ()
+    cuts: tuple[int, ...] = ()
     all_outputs: bool = False
     checkpoints: tuple[int, ...] = ()
 
@@ -149,6 +150,13 @@ def test_decoding_never_waits_for_a_long_prompt() -> None:
 def test_a_step_is_cut_into_graphs() -> None:
     graphs = by_id(schedule([Job(0, 70, 0), Job(1, 1, 1), Job(2, 1, 2)], Limits(50, 20)))
     assert graphs == [[(1, 1, 1), (2, 1, 1), (0, 18, 0)], [(0, 20, 0)], [(0, 10, 0)]]
+
+
+def test_a_graph_begins_with_each_cut() -> None:
+    cut = Job(0, 30, 0, cuts=(4, 5, 25))
+    expected = [[(0, 4, 0)], [(0, 1, 0)], [(0, 16, 0)], [(0, 4, 0)], [(0, 5, 1)]]
+    assert by_id(schedule([cut], Limits(64, 16))) == expected
+    assert by_id(schedule([Job(1, 1, 1), cut], Limits(6, 16))) == [[(1, 1, 1), (0, 4, 0)], [(0, 1, 0)]]
 
 
 def test_spans_are_not_cut() -> None:

@@ -11,5 +11,9 @@ _GROUPS = (dense, gemmas, variants, gpts, mixtures, hybrids, state_spaces, pictu
 TEXT: dict[str, Row] = {name: row for group in _GROUPS for name, row in group.ROWS.items()}
 ENCODERS: dict[str, Row] = encoders.ROWS
 ROWS: dict[str, Row] = TEXT | ENCODERS
-OTHERS = {"qwen": "tests/engine/test_models_like.py", "rwkv7": "tests/engine/test_rwkv7.py"}
-"""The tests of architectures for which transformers has no model."""
+OTHERS = {
+    "mllama": "tests/towers/test_attended.py",
+    "qwen": "tests/engine/test_models_like.py",
+    "rwkv7": "tests/engine/test_rwkv7.py",
+}
+"""The tests of architectures for which transformers has no model, or only one together with an encoder of pictures."""

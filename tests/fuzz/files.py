@@ -232,7 +232,7 @@ def near_hyper_parameter(parts: Parts, rng: random.Random) -> None:
         found = rng.choice(own)
         (value,) = struct.unpack("<i", found.payload)
         value = rng.choice((value - 1, value + 1, value * 2, value // 2, value * 3, 2, 1, 0, value + 32))
-        found.payload = struct.pack("<i", value)
+        found.payload = struct.pack("<I", value % 2**32)
 
 
 @mutation(6)

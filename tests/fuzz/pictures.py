@@ -20,7 +20,11 @@ from tests.fuzz.files import check_message, damaged_bytes, largest_resident
 
 __all__ = ["SEEDS", "SHARE", "run"]
 
-SEEDS = (1010702,)  # a BMP of 7 bytes: untyped
+SEEDS = (
+    1010702,  # a BMP of 7 bytes: untyped
+    4005592,  # a PNG of 66 million transparent pixels: 1.2 GB of copies
+    5004199,  # a WebP of five lines of 16 million pixels: gigabytes of copies, and a minute
+)
 SHARE = 400
 SECONDS = 10.0
 MAX_PIXELS = 100_000_000

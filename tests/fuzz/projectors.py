@@ -24,6 +24,7 @@ __all__ = ["SEEDS", "SHARE", "run", "setup"]
 SEEDS = (1000281,)  # a sliding window: untyped
 SHARE = 60
 NAMES = ("qwen2.5-vl", "gemma3")
+ATTENDED = "mllama"
 
 _made: dict[str, tuple[Path, Parts]] = {}
 _folder: list[tempfile.TemporaryDirectory[str]] = []
@@ -34,14 +35,14 @@ def setup() -> None:
     for folder in _folder:  # of an earlier target in this process
         folder.cleanup()
     _folder[:] = [tempfile.TemporaryDirectory(prefix="fuzz-projectors-")]
-    for name in NAMES:
+    for name in (*NAMES, ATTENDED):
         made = MadeTower(name, ROWS[name], Path(_folder[0].name) / name)
         _made[name] = made.path, Parts.of(made.file("f16"))
 
 
 def run(seed: int) -> str:
     rng = random.Random(seed)
-    model, sound = _made[rng.choice(NAMES)]
+    model, sound = _made[ATTENDED if seed % 3 == 2 else rng.choice(NAMES)]
     parts = Parts(
         [Key(k.name, k.type, k.payload) for k in sound.keys],
         [Row(r.name, list(r.dims), r.type, r.data) for r in sound.rows],

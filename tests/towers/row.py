@@ -113,6 +113,9 @@ class TowerRow:
     named: Mapping[str, str] = field(default_factory=dict)
     """What ``whole_processor`` calls special tokens of its tokenizer: name, and token."""
 
+    oracle: str = ""
+    """A module with the functions ``features`` and ``logits``, if transformers is to be called in a way of its own."""
+
 
 def found(name: str) -> Any:
     """The object that "module:class" names."""

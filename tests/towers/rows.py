@@ -23,7 +23,7 @@ from tests.towers.parts import (
     patches,
     plain,
 )
-from tests.towers.row import TowerRow
+from tests.towers.row import SIZES, TowerRow
 
 __all__ = ["ROWS"]
 
@@ -87,6 +87,23 @@ _QWEN3_TEXT = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "m
 _QWEN3_OPTIONS = {"patch_size": 16, "min_pixels": 64 * 32 * 32, "max_pixels": 4096 * 32 * 32}
 
 _PIXTRAL_TOKENS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
+
+
+def _tiles(tower: Tower, prepared: Prepared) -> Array:
+    """Llama 3.2's processor fills up with black tiles, after they are normalised."""
+    pixels = prepared.inputs["pixels"]
+    return np.pad(pixels, ((0, tower.config.max_tiles - len(pixels)), *[(0, 0)] * 3))
+
+
+_CLIP_COLORS = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+
+
+def _gate(values: Array) -> Array:
+    return np.full_like(values, 0.4)
+
 
 ROWS: dict[str, TowerRow] = {
     "qwen2-vl": TowerRow(
@@ -300,6 +317,32 @@ ROWS: dict[str, TowerRow] = {
         {"size": {"longest_edge": 140}, "max_image_size": {"longest_edge": 56}},
         whole_processor="transformers:Idefics3Processor",
         whole_options={"image_seq_len": 4},
+    ),
+    "mllama": TowerRow(
+        Row(
+            "MllamaForConditionalGeneration",
+            "mllama",
+            config_of(
+                {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_global_layers": 2}
+                | {"attention_heads": 2, "vision_output_dim": 96, "image_size": 56, "patch_size": 14}
+                | {"intermediate_layers_indices": [1, 2]},
+                vocab_size=312,  # the token of pictures has no logit
+                num_hidden_layers=4,
+                cross_attention_layers=[1, 3],
+                rms_norm_eps=1e-5,
+                rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+            ),
+            weights={"patch_embedding.weight": narrow, "gate": _gate, "gate_attn": _gate, "gate_ffn": _gate},
+        ),
+        "mllama",
+        "transformers.models.mllama.image_processing_pil_mllama:MllamaImageProcessorPil",
+        ("<|image|>",),
+        {"image_token_index": "<|image|>"},
+        _tiles,
+        {"size": {"height": 56, "width": 56}} | _CLIP_COLORS,
+        unrecorded="llama.cpp does not have this model",
+        oracle="tests.towers.mllama",
+        sizes=(*SIZES, (40, 50), (50, 110)),  # the last ones have one tile and two
     ),
     "llava": TowerRow(
         Row(

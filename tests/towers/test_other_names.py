@@ -1,11 +1,10 @@
-"""Files whose encoders have other names: those of llama.cpp's old converters, and Ollama's with text and encoder."""
+"""Files whose encoders have other names: those of llama.cpp's old converters."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
@@ -59,43 +58,6 @@ def test_llava_1_6_is_refused(tmp_path: Path, main_device: str) -> None:
     by_tensor = rewrite(made.file(), tmp_path / "tensor.gguf", add=newline)
     with pytest.raises(WeightsError, match=r"model\.image_newline"):
         hotshoe.load_model(made.path, main_device, task="text", n_ctx=64, projector=by_tensor)
-
-
-OLLAMA = {
-    "v.patch_embd": "v.patch_embedding",
-    "v.position_embd": "v.position_embedding",
-    "v.post_ln": "v.post_layernorm",
-    ".ln1": ".layer_norm1",
-    ".ln2": ".layer_norm2",
-    ".attn_out": ".attn_output",
-    ".ffn_up": ".mlp.fc1",
-    ".ffn_down": ".mlp.fc2",
-    "mm.": "mm.mm_",
-}
-
-
-def test_one_file_with_text_and_encoder(tmp_path: Path, main_device: str) -> None:
-    made = MadeTower("gemma3", ROWS["gemma3"], tmp_path)
-    parts = gguf.GGUFReader(made.file())
-    keys = {"block_count", "embedding_length", "feed_forward_length", "image_size", "patch_size"}
-    keys |= {"attention.head_count", "attention.layer_norm_epsilon"}
-    values = {f"gemma3.vision.{key}": parts.fields[f"clip.vision.{key}"].contents() for key in keys}
-
-    def add(tensors: dict[str, Stored]) -> None:
-        for tensor in parts.tensors:
-            name = tensor.name
-            for ours, theirs in OLLAMA.items():
-                name = name.replace(ours, theirs)
-            tensors[name] = tensor.data, tensor.tensor_type
-
-    (tmp_path / "one").mkdir()
-    pool = {"clip.vision.projector.scale_factor"} & parts.fields.keys()
-    values |= {key.replace("clip", "gemma3"): parts.fields[key].contents() for key in pool}
-    one = rewrite(made.path, tmp_path / "one" / "model.gguf", values, edit=add)
-    with made.load(main_device) as model, hotshoe.load_model(one, main_device, task="text", n_ctx=64) as ollama:
-        assert np.array_equal(_rows(ollama), _rows(model))
-    with hotshoe.load_model(one, main_device, task="text", n_ctx=64, projector=False) as text:
-        assert text.images is None
 
 
 def _rows(model: TextModel) -> np.ndarray[Any, Any]:

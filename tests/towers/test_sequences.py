@@ -18,13 +18,15 @@ from tests.towers.made import MadeTower
 from tests.towers.row import picture
 from tests.towers.rows import ROWS
 
-NAMES = ("qwen2-vl", "gemma3")  # rows with positions of their own, and bidirectional ones
+# rows with positions of their own, bidirectional ones, and ones that layers attend to; the texts that a cache has room
+# for, in the small one and in the other: all pictures of a prompt may follow each other
+NAMES = {"qwen2-vl": (4, 1), "gemma3": (4, 1), "mllama": (12, 40)}
 BOUND = 1e-4  # sums of other lengths round differently
 
 Pair = tuple[TextModel, TextModel]
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=list(NAMES))
 def tower(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeTower]:
     made = MadeTower(request.param, ROWS[request.param], tmp_path_factory.mktemp("sequences"))
     yield made
@@ -35,11 +37,12 @@ def tower(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def pair(tower: MadeTower, main_device: str) -> Iterator[Pair]:
     """A model with a small cache and small graphs, and one that computes each prompt from nothing, in one graph."""
     options: Any = {"task": "text", "kv_dtype": "f32", "projector": tower.file()}
+    small_n, whole_n = NAMES[tower.name]
     with (
         hotshoe.load_model(
-            tower.path, main_device, n_ctx=160, n_batch=24, n_ubatch=16, n_sequences=4, **options
+            tower.path, main_device, n_ctx=160, n_batch=24, n_ubatch=16, n_sequences=small_n, **options
         ) as small,
-        hotshoe.load_model(tower.path, main_device, n_ctx=160, **options) as whole,
+        hotshoe.load_model(tower.path, main_device, n_ctx=160, n_sequences=whole_n, **options) as whole,
     ):
         yield small, whole
 

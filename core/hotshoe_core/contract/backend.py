@@ -245,6 +245,9 @@ class Backend(ABC):
     strict: bool = False
     """Whether ``Context.reserve`` refuses a graph with a node that cannot run on the device the placement intends."""
 
+    independent: bool = True
+    """Whether it may compute while another backend of the process computes, in another thread."""
+
     on_lost: Callable[[str, str], None] | None = None
     """``on_lost(device, reason)`` is called just before DeviceLostError is raised. The loader's registry sets it."""
 

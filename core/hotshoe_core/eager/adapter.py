@@ -60,6 +60,7 @@ class EagerBackend(Backend):
         self.counters = Counters()
         self.lock = threading.RLock()
         chosen = (libraries,) if isinstance(libraries, EagerLibrary) else tuple(libraries)
+        self.independent = all(library.independent for library in chosen)
         if not self.devices or len(chosen) != len(self.devices):
             raise BackendError(
                 f"{name}: got {len(self.devices)} device(s) and libraries for {len(chosen)}; expected one for each",

@@ -138,6 +138,9 @@ class EagerLibrary:
     A MemoryError becomes InsufficientMemoryError.
     """
 
+    independent: bool = False
+    """Whether several threads may use the library at once, each with arrays of its own."""
+
     available: Callable[[], int] | None = None
     """Bytes that can still be allocated. A larger request is refused before the library sees it.
 

@@ -77,6 +77,7 @@ def numpy_library() -> EagerLibrary:
         in_place={"set_rows": _set_rows_in_place, "set_slice": _set_slice_in_place},
         copy=np.array,
         checks_indices=True,
+        independent=True,
     )
 
 

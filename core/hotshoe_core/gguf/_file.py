@@ -69,6 +69,7 @@ class GGUFFile:
     def data(self, name: str) -> Bytes:
         """The tensor's bytes in the format of its DType: a one-dimensional read-only view of the mapping, no copy.
 
+        Bytes that ``TensorInfo.made`` makes are a copy.
         Raises ModelFileError for an unknown name or a big-endian file, ClosedError after ``close``.
         """
         info = self._info(name)
@@ -144,6 +145,8 @@ class GGUFFile:
             raise ModelFileError(message, path=self.path, hint=hint) from None
 
     def _bytes(self, info: TensorInfo) -> Bytes:
+        if info.made is not None:
+            return info.made()
         return self._shards[info.shard].file.view[info.offset : info.offset + info.nbytes]
 
 

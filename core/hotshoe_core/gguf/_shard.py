@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
 
 from hotshoe_core.errors import DTypeError, ModelFileError
 from hotshoe_core.errors.install import pip_install
@@ -49,6 +53,9 @@ class TensorInfo(NamedTuple):
 
     shard: int = 0
     """The index of the file in ``GGUFFile.paths``."""
+
+    made: Callable[[], npt.NDArray[np.uint8]] | None = None
+    """Makes the tensor's bytes, if the file has them in another order; None if it has them as they are."""
 
     @property
     def size(self) -> int:

@@ -219,7 +219,8 @@ class _Matcher:
     def _check_rules(self) -> None:
         """Raise ConversionError for a name of the file that the model does not declare."""
         declared = {_in_layer(name) for name in self.declared}
-        stems = declared | {name.rpartition(".")[0] for name in declared}
+        whole = declared | self.declared  # a second list of layers has names with their numbers
+        stems = whole | {name.rpartition(".")[0] for name in whole}
         rows = [(row,) if isinstance(row, str) else row for row in self.rules.names.values()]
         given = [("names", name, stems) for row in rows for name in row]
         for argument, name, known in [*given, *(("recipes", name, declared) for name in self.rules.recipes)]:

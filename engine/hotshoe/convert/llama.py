@@ -41,11 +41,13 @@ def describe_llama(
     theta: float = 10_000.0,
     tied: bool = False,
     activation: str = "silu",
+    also: Rules | None = None,
 ) -> FileLayout:
     """Describe the file of a model whose blocks are those of "llama".
 
     n_kv_heads: the default of num_key_value_heads; None for as many as query heads. more: keys of variants.
     theta, tied, activation: the architecture's defaults of rope_theta and tie_word_embeddings, and its hidden_act.
+    also: names, recipes and rows of further tensors.
     """
     checkpoint.require("hidden_act", activation, activation)
     sizes = read_sizes(checkpoint, n_kv_heads=n_kv_heads)
@@ -54,14 +56,18 @@ def describe_llama(
     if checkpoint.config.get("sliding_window") is not None:
         # only the first Mistral; llama.cpp's converter writes no key, so that its readers ignore the window
         keys["attention.sliding_window"] = checkpoint.integer("sliding_window")
+    also = also or Rules()
     rules = Rules(
+        names=also.names,
+        rows=also.rows,
         required=checkpoint.biases(attention_bias=["attn_*"], mlp_bias=["ffn_gate", "ffn_up", "ffn_down"]),
         # RoPE pairs (2i, 2i + 1) in GGUF's "llama", but (i, i + head_dim / 2) in transformers
         recipes={
             f"{name}.{kind}": interleave(n)
             for name, n in (("attn_q", sizes.n_heads), ("attn_k", sizes.n_kv_heads))
             for kind in ("weight", "bias")
-        },
+        }
+        | dict(also.recipes),
         constants=rope.llama3_factors(sizes.head_dim),
     )
     return make_layout(checkpoint, arch, keys | more | rope.keys(), rules, vocab=sizes.vocab, tied=tied)

@@ -25,6 +25,7 @@ Array = np.ndarray[Any, Any]
 
 MAX_PIXELS = 100_000_000
 """The most pixels of a picture. Decoded, they take 300 MB."""
+_MAX_WEBP_PIXELS = 32_000_000  # its decoder keeps several copies: 30 bytes for each pixel
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _DAMAGED = (
     *(OSError, ValueError, SyntaxError, EOFError, MemoryError, ArithmeticError, LookupError, TypeError, struct.error),
@@ -32,6 +33,8 @@ _DAMAGED = (
 """What decoders of damaged files raise."""
 _FILTERS = threading.Lock()  # Python's filters of warnings belong to all threads
 _WHITE = (255, 255, 255, 255)
+_ORIENTATION = 0x0112  # a tag of EXIF
+_AT_ONCE = 1 << 20  # pixels that are converted: copies of the largest picture would take gigabytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +64,7 @@ def read_image(source: Any) -> Image:
 
     The camera's orientation (EXIF) is applied. Transparent pixels are laid over white. Of an animation, the first frame
     is read, and ``notes`` says so. Raises ImageError if the source is not a picture, is damaged, or is larger than
-    64 MiB or 100 million pixels; MissingPackageError without Pillow.
+    64 MiB or 100 million pixels (32 million for WebP); MissingPackageError without Pillow.
     """
     if isinstance(source, Image):
         return source
@@ -77,7 +80,9 @@ def read_image(source: Any) -> Image:
     try:
         with _opened(pillow, data) as opened:
             what = f"{name} ({opened.format}, {opened.width} x {opened.height})"
-            _check_size(opened.width, opened.height)
+            _check_size(opened.width, opened.height, _MAX_WEBP_PIXELS if opened.format == "WEBP" else MAX_PIXELS)
+            # Pillow joins blocks until it has a line, and copies what it has for each: a wide picture takes seconds
+            opened.decodermaxblock = min(max(opened.decodermaxblock, 8 * opened.width), IMAGE.max_bytes)  # type: ignore[attr-defined]
             return _decoded(opened)
     except pillow.UnidentifiedImageError:
         start = printable(data[:12].decode("latin-1"), 12)
@@ -111,10 +116,10 @@ def _pillow() -> Any:
     return PIL.Image
 
 
-def _check_size(width: int, height: int) -> None:
-    if width * height > MAX_PIXELS:
+def _check_size(width: int, height: int, most: int = MAX_PIXELS) -> None:
+    if width * height > most:
         raise ImageError(
-            f"the picture has {width} x {height} pixels; expected at most {MAX_PIXELS:,} in all", hint="make it smaller"
+            f"the picture has {width} x {height} pixels; expected at most {most:,} in all", hint="make it smaller"
         )
     if width < 1 or height < 1:
         raise ImageError(f"the picture has {width} x {height} pixels; expected 1 x 1 or more")
@@ -128,14 +133,23 @@ def _decoded(image: PIL.Image.Image) -> Image:
     if n_frames > 1:
         image.seek(0)
         notes = (f"the picture is an animation of {n_frames} frames; the first one is used",)
-    image = ImageOps.exif_transpose(image)
+    if image.getexif().get(_ORIENTATION, 1) != 1:  # otherwise it would be copied
+        image = ImageOps.exif_transpose(image)
+    width, height = image.size
+    pixels = np.empty((height, width, 3), np.uint8)
+    rows = max(1, _AT_ONCE // width)
+    for top in range(0, height, rows):
+        pixels[top : top + rows] = _as_rgb(image.crop((0, top, width, min(height, top + rows))))
+    return Image(pixels, notes)
+
+
+def _as_rgb(image: PIL.Image.Image) -> Array:
     if image.mode.startswith("I") or image.mode == "F":  # 16 bits; convert() would cut values off at 255
-        return Image(_from_grey(np.asarray(image)), notes)
+        return _from_grey(np.asarray(image))
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        white = _pillow().new("RGBA", image.size, _WHITE)
-        image = _pillow().alpha_composite(white, image)
-    return Image(np.asarray(image.convert("RGB")), notes)
+        image = _pillow().alpha_composite(_pillow().new("RGBA", image.size, _WHITE), image)
+    return np.asarray(image.convert("RGB"))
 
 
 def _from_grey(values: Array) -> Array:

@@ -22,7 +22,7 @@ from hotshoe.kvcache.base import (
     Sizes,
 )
 from hotshoe.kvcache.causal import CausalCache
-from hotshoe.kvcache.cross import CrossCache
+from hotshoe.kvcache.cross import CrossCache, cross_part
 from hotshoe.kvcache.hybrid import HybridCache
 from hotshoe.kvcache.recurrent import RecurrentCache, StateView
 from hotshoe.kvcache.spec import AttentionSpec, CrossSpec, LayerSpec, RecurrentSpec, parts_of
@@ -54,6 +54,7 @@ __all__ = [
     "Sizes",
     "StateView",
     "UncachedView",
+    "cross_part",
     "make_cache",
 ]
 
@@ -70,12 +71,14 @@ def make_cache(
     dtype: DType,
     n_scratch: int = 0,
     checkpoint_bytes: int = CHECKPOINT_BYTES,
+    n_encoded: int = 0,
 ) -> Cache:
     """Make the cache for a model's ``cache_spec()``: for ``n_sequences`` texts of ``n_tokens`` tokens each.
 
     n_ubatch: the most rows of a graph. n_scratch: the most rows of padding in a graph, unless all sequences of a graph
     must have the same length. dtype: the element type of keys and values; recurrent states are F32.
-    checkpoint_bytes: the room for states after earlier tokens, see RecurrentCache. Raises
+    checkpoint_bytes: the room for states after earlier tokens, see RecurrentCache. n_encoded: the rows of encoders'
+    outputs to which layers attend; 0 if there is no encoder, so that layers with a CrossSpec keep nothing. Raises
     InsufficientMemoryError; DTypeError for a type whose blocks do not fit the heads; ModelError for too many
     cells; ModelDefinitionError for an invalid spec, or if no layer keeps anything.
     """
@@ -114,8 +117,8 @@ def make_cache(
                     dtype=dtype,
                 )
             )
-        if CrossSpec in kinds:
-            caches.append(CrossCache(backend, spec, n_sequences=n_sequences, dtype=dtype))
+        if CrossSpec in kinds and n_encoded:
+            caches.append(CrossCache(backend, spec, n_rows=n_encoded, dtype=dtype))
     except BaseException:
         for cache in caches:
             cache.close()

@@ -85,14 +85,19 @@ class RecurrentView(Protocol):
 
 
 class CrossView(Protocol):
-    """One layer's keys and values of an encoder's output. m: positions of all sequences together."""
+    """One layer's keys and values of encoders' outputs. m: the cells that a graph reads, of all sequences together."""
 
     @property
     def mask(self) -> Tensor:
-        """(n, m): 0 at the positions of the row's own sequence, -inf elsewhere."""
+        """(n, m): 0 at the cells of the outputs that a row attends to, -inf elsewhere. A row that attends to nothing
+        has one 0, so that its softmax is a number."""
+
+    @property
+    def attends(self) -> Tensor:
+        """(n, 1) F32: 1 for a row that attends to an encoder's output, 0 for one that attends to nothing."""
 
     def put(self, k: Tensor, v: Tensor) -> None:
-        """Store the encoder's keys and values of one sequence: (n_positions, kv_heads, dim)."""
+        """Store keys and values of encoders' outputs, (rows, kv_heads, dim): only in the graph that stores them."""
 
     def read(self) -> tuple[Tensor, Tensor]:
         """Return keys and values, (m, kv_heads, dim)."""
@@ -118,6 +123,9 @@ class Allocation(NamedTuple):
     n: int
     spans: tuple[tuple[int, int], ...] = ()
     """[start, stop) of the spans in which every row attends to every other row, later ones included."""
+
+    encoded: tuple[tuple[int, int], ...] = ()
+    """The position, and the number of rows, of each encoder's output that begins in these rows (cross-attention)."""
 
 
 class Cache(Protocol):

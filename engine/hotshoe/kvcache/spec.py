@@ -150,7 +150,7 @@ class RecurrentSpec:
 
 @dataclass(frozen=True, slots=True)
 class CrossSpec:
-    """A layer that attends to an encoder's output, which is the same for all tokens of a sequence.
+    """A layer that attends to the rows of an encoder, such as those of a picture (cross-attention).
 
     Raises ModelDefinitionError for invalid values.
     """
@@ -158,17 +158,9 @@ class CrossSpec:
     n_kv_heads: int
     k_dim: int
     v_dim: int
-    n_positions: int
-    """Positions of the encoder's output."""
 
     def __post_init__(self) -> None:
-        _positive(
-            "CrossSpec",
-            n_kv_heads=self.n_kv_heads,
-            k_dim=self.k_dim,
-            v_dim=self.v_dim,
-            n_positions=self.n_positions,
-        )
+        _positive("CrossSpec", n_kv_heads=self.n_kv_heads, k_dim=self.k_dim, v_dim=self.v_dim)
 
 
 Spec = AttentionSpec | RecurrentSpec | CrossSpec

@@ -36,6 +36,7 @@ class Declaration(NamedTuple):
     when: Callable[[Any, int], bool] | None = None
     choose: Callable[[Any, int], type[Any] | None] | None = None
     instead_of: tuple[str, ...] = ()
+    n_layers: Callable[[Any], int] | None = None
 
     def __str__(self) -> str:
         use = [f"use={self.use!r}"] if self.use else []

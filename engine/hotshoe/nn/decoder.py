@@ -28,7 +28,11 @@ class Block(Module):
     """Base class of layers. ``block(x, batch, view)`` returns the next hidden states."""
 
     def cache_spec(self) -> LayerSpec:
-        """What the cache stores for this layer: an AttentionSpec, a RecurrentSpec, or None."""
+        """What the cache stores for this layer: an AttentionSpec, a RecurrentSpec, a CrossSpec, or None."""
+        raise NotImplementedError
+
+    def store(self, rows: Tensor, view: Any) -> None:
+        """Store what the layer needs of an encoder's rows, (m, dim). Only for a layer whose spec is a CrossSpec."""
         raise NotImplementedError
 
     def __call__(self, x: Tensor, batch: Batch, view: Any) -> Tensor:
@@ -150,6 +154,12 @@ class Backbone(Module):
         for block, view in zip(self.blocks, views, strict=True):
             x = block(x, batch, view)
         return x
+
+    def store(self, rows: Tensor, views: list[Any]) -> None:
+        """Store what layers need of an encoder's rows, (m, dim). views: None for the layers that need nothing."""
+        for block, view in zip(self.blocks, views, strict=True):
+            if view is not None:
+                block.store(rows, view)
 
     def embed(self, batch: Batch) -> Tensor:
         """The embeddings of the batch: (..., dim)."""

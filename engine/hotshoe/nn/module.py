@@ -87,17 +87,18 @@ def tensor(
     return Declaration("tensor", names, optional, use, shape, of_model, when)
 
 
-def layers(name: str, *, choose: ChooseClass | None = None) -> Any:
+def layers(name: str, *, choose: ChooseClass | None = None, count: Callable[[Any], int] | None = None) -> Any:
     """Declare a list of ``config.n_layers`` modules, named ``<name>.0``, ``<name>.1``, …
 
         blocks: list[Block] = layers("blk")
 
-    choose: ``(config, layer) -> class``, if the layers have different classes.
+    choose: ``(config, layer) -> class``, if the layers have different classes. count: ``config -> number``, for a model
+    with a second list of layers.
 
     Tensors declared before the layers belong to the input, and those declared after them to the output. Memory reports
     and device placement use this.
     """
-    return Declaration("layers", (name,), choose=choose)
+    return Declaration("layers", (name,), choose=choose, n_layers=count)
 
 
 @dataclass(slots=True, eq=False)
@@ -189,7 +190,7 @@ class Module:
             setattr(self, attribute, value)
 
     def _layers(self, attribute: str, declared: Declaration, layer_class: type[Module], name: str) -> list[Module]:
-        n = getattr(self.config, "n_layers", None)
+        n = getattr(self.config, "n_layers", None) if declared.n_layers is None else declared.n_layers(self.config)
         if not isinstance(n, int):
             raise definition_error(
                 type(self), attribute, f"layers({name!r}) makes n_layers modules, but the config has no n_layers",

@@ -274,6 +274,12 @@ class Tower(Module):
         width: int = self.config.projection_dim
         return width
 
+    @property
+    def n_attended(self) -> int:
+        """The most rows of a picture, if layers of the text model attend to them (cross-attention) and one token of the
+        text, ``row_marker``, stands for them. 0: the rows are rows of the text."""
+        return 0
+
     def unused_tensors(self) -> dict[str, str]:
         return dict.fromkeys(("a.*", "mm.a.*"), "they belong to an encoder of sound, which hotshoe does not have")
 

@@ -46,6 +46,9 @@ class TextModule(Protocol):
     def __call__(self, batch: Batch, views: Any) -> Tensor:
         """Return the logits of the rows in ``batch.outputs``: (k, vocab)."""
 
+    def store(self, rows: Tensor, views: Any) -> None:
+        """Store what layers keep of an encoder's rows, (m, span_width). Called only if one has a CrossSpec."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelParts:
@@ -61,6 +64,8 @@ class ModelParts:
     params: RunnerParams
     towers: tuple[LoadedTower, ...] = ()
     """The encoders of pictures and sounds of a text model, one for each medium."""
+    n_attended: int = 0
+    """The most rows of a picture to which layers of the text model attend; 0 if they attend to none."""
     unused_towers: tuple[str, ...] = ()
     """The files of encoders that are not used, each with the reason."""
 

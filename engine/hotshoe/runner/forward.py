@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView
+from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView, cross_part
 from hotshoe.kvcache.buckets import round_up, rows_per_octave
 from hotshoe.kvcache.spec import parts_of
 from hotshoe.nn.batch import Batch
@@ -29,6 +29,7 @@ Array = np.ndarray[Any, Any]
 
 _MAX_GRAPHS = 128  # of the smallest size
 _LARGE_GRAPHS = 8  # of the largest size: each has memory for its rows
+_STORING_GRAPHS = 2  # each has memory for the rows of its pictures
 _GRAPHS_OF_FEW_LENGTHS = 96  # of any size, if the backend wants few lengths: it builds slowly, and they share memory
 
 
@@ -49,6 +50,8 @@ class TextWork(NamedTuple):
     signature: TextSignature
     feeds: dict[str, Array]
     n_outputs: int
+    encoded: Array | None = None
+    """(m, dim): the rows of encoders' outputs whose keys and values are to be stored before the graph is computed."""
 
 
 def max_padding(n_rows: int, per_octave: int) -> int:
@@ -73,6 +76,7 @@ class TextForward:
     ) -> None:
         """n_trained: the longest context that the model was trained for."""
         self.n_vocab = 0  # known after the first graph is built
+        self._n_embedded = 0  # tokens that a text may have: a few have no logit, as those that stand for pictures
         self._model = model
         self._backend = backend
         self._cache = cache
@@ -80,6 +84,8 @@ class TextForward:
         self._n_trained = n_trained
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
+        self._cross = cross_part(cache)
+        self._storing: ContextCache[int] = ContextCache(self._build_storing, _STORING_GRAPHS)
         self._per_octave = rows_per_octave(backend)
         self.contexts: ContextCache[TextSignature]
         if backend.cache_config().lengths_per_octave is not None:
@@ -110,13 +116,15 @@ class TextForward:
                 f"{n} tokens were given; the context holds {self._n_ctx}", hint=self.too_long_hint("text")
             )
         for row in items.rows[before:]:
-            if not isinstance(row, SpanRow) and not 0 <= row < self.n_vocab:
-                raise TokenizerError(f"token id {shown(row)} is outside the vocabulary of {self.n_vocab} tokens")
+            token = row.token if isinstance(row, SpanRow) else row
+            if token is not None and not 0 <= token < self._n_embedded:
+                raise TokenizerError(f"token id {shown(token)} is outside the vocabulary of {self._n_embedded} tokens")
         added = [entry.span for entry in items.spans if entry.start >= before]
         for span in added:
             self._check_span(span)
         if not added:
             return
+        self._check_room(items)
         last = self._n_ctx + sum(entry.span.extent - len(entry.span) for entry in items.spans)
         if last > MAX_POSITION:
             raise ShapeError(
@@ -141,12 +149,28 @@ class TextForward:
                 f"a bidirectional span has {len(span)} rows; one graph computes at most n_ubatch={self._n_ubatch}",
                 hint="use a larger n_ubatch",
             )
+        if span.token is not None and self._cross is None:
+            raise ShapeError(
+                "a token stands for a span of embeddings, but no layer of the model attends to an encoder's rows",
+                hint="leave out `token`, or load the model with its encoder",
+            )
         positions = span.positions
         if positions is not None and positions.ndim == 2 and len(positions) != self._n_streams:
             raise ShapeError(
                 f"a span has {len(positions)} streams of positions; the model takes "
                 + (str(self._n_streams) if self._n_streams else "one position a row")
             )
+
+    def _check_room(self, items: Items) -> None:
+        """Raise InputTooLongError if spans that a row attends to have more rows than the cache has room for."""
+        n, stop, room = 0, -1, 0 if self._cross is None else self._cross.n_rows
+        for entry in items.attended(0, len(items)):
+            n, stop = len(entry.span.array) + (n if entry.start == stop else 0), entry.stop
+            if n > room:
+                raise InputTooLongError(
+                    f"pictures that follow each other directly have {n} rows; the cache has room for {room}",
+                    hint="use a larger n_sequences, or put a text between the pictures",
+                )
 
     def padded_rows(self, n: int) -> int:
         """Return the number of rows of the graph that computes ``n`` rows, with padding."""
@@ -167,6 +191,7 @@ class TextForward:
         outputs: list[int] = []
         spans: list[Array] = []
         span_rows: list[int] = []
+        encoded: list[Array] = []
         row = 0
         for i, (job, n, n_needed) in enumerate(chunks):
             items, start, end = job.sequence.items, job.sequence.n_computed, row + n
@@ -175,7 +200,8 @@ class TextForward:
                 arrays, indices = items.embeddings(start, n)
                 spans += arrays
                 span_rows += [row + index for index in indices]
-                rows = [0 if isinstance(r, SpanRow) else r for r in rows]
+                encoded += [entry.span.array for entry in items.attended(start, n)]
+                rows = [r.token or 0 if isinstance(r, SpanRow) else r for r in rows]
                 positions[..., row:end] = items.positions(start, n, self._n_streams)
             else:
                 positions[..., row:end] = np.arange(start, start + n)
@@ -196,18 +222,27 @@ class TextForward:
         signature = TextSignature(
             n_rows, n_sequences, sizes, n_outputs, sampling if n_outputs else None, len(span_rows)
         )
-        return TextWork(signature, feeds, len(outputs))
+        return TextWork(signature, feeds, len(outputs), np.concatenate(encoded) if encoded else None)
 
     def compute(self, work: TextWork) -> list[Array]:
         """Compute the graph: return the logits of the requested rows, or what its sampling returns for them.
 
         The list is empty if no row was requested.
         """
-        signature, feeds, n_outputs = work
+        signature, feeds, n_outputs, encoded = work
+        if encoded is not None:
+            storing = self._storing.get(len(encoded))
+            values = {"encoded": encoded, "cross.cells": feeds["cross.cells"]}
+            storing.context.compute({tensor: values[name] for name, tensor in storing.inputs.items()})
         built = self.contexts.get(signature)
         built.context.compute({tensor: feeds[name] for name, tensor in built.inputs.items()})
         results = [output.read() for output in built.outputs]
         return results if n_outputs == signature.n_outputs else [r[:n_outputs] for r in results]
+
+    def close(self) -> None:
+        """Close all graphs. Idempotent."""
+        self.contexts.close()
+        self._storing.close()
 
     def signature(self, n: int) -> TextSignature:
         """Return the signature of a graph for the next ``n`` rows of one text and the logits after the last row."""
@@ -216,7 +251,16 @@ class TextForward:
     def largest(self) -> TextSignature:
         """Return the signature of the graph that takes the most memory: the most rows over a full cache."""
         sizes = self._cache.max_sizes
-        return TextSignature(self.padded_rows(min([self._n_ubatch, *sizes])), 1, sizes, 1)
+        cells = sizes if self._cross is None else sizes[:-1]  # its cells, the last ones, hold no rows of texts
+        return TextSignature(self.padded_rows(min([self._n_ubatch, *cells])), 1, sizes, 1)
+
+    def _build_storing(self, n: int) -> Built:
+        """Build the graph that stores keys and values of ``n`` rows of encoders' outputs."""
+        assert self._cross is not None  # prepare found spans that layers attend to
+        ctx = self._backend.new_context()
+        rows = ctx.input("encoded", (n, self._model.span_width))
+        self._model.store(rows, self._cross.storing_views(ctx, n))
+        return Built(ctx, ctx.inputs, ())
 
     def build(self, signature: TextSignature) -> Built:
         """Build the graph of a signature. Raises ModelDefinitionError for logits of a wrong shape."""
@@ -249,6 +293,7 @@ class TextForward:
                 hint="x.take(batch.outputs) before the last norm and the output matrix",
             )
         self.n_vocab = logits.shape[1]
+        self._n_embedded = max(self.n_vocab, self._model.config.n_vocab)
         if n_outputs == 0:  # the graph only updates the cache
             return Built(ctx, ctx.inputs, ())
         if sampling is None:

@@ -42,6 +42,12 @@ class EmbeddingSpan:
     bidirectional: bool = False
     """Whether every row of the span attends to every other row, later ones included."""
 
+    token: int | None = None
+    """The token that stands for the span, for models whose layers attend to an encoder's rows (cross-attention).
+
+    The span then is one row of the sequence. None: its rows are rows of the sequence.
+    """
+
     def __post_init__(self) -> None:
         try:
             with np.errstate(over="ignore"):  # 1e300 becomes infinity, which is refused below
@@ -79,6 +85,12 @@ class EmbeddingSpan:
                     "counted from its beginning"
                 )
             object.__setattr__(self, "positions", positions.astype(np.int32))
+        if self.token is not None:
+            object.__setattr__(self, "token", _token_id(self.token))
+            if self.positions is not None or self.bidirectional:
+                raise ShapeError(
+                    "a span that one token stands for has positions of its own, or is bidirectional; expected neither"
+                )
         if not self.hash:
             import hashlib  # takes 4 ms to import, and few texts need it
 
@@ -87,12 +99,13 @@ class EmbeddingSpan:
             object.__setattr__(self, "hash", digest.digest())
 
     def __len__(self) -> int:
-        return len(self.array)
+        """The rows of the sequence that the span takes."""
+        return len(self.array) if self.token is None else 1
 
     @property
     def extent(self) -> int:
         """How many positions the span takes: the item after it begins there."""
-        return len(self.array) if self.positions is None else int(self.positions.max()) + 1
+        return len(self) if self.positions is None else int(self.positions.max()) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +115,8 @@ class SpanRow:
     hash: bytes
     bidirectional: bool
     index: int
+    token: int | None = None
+    """The token that stands for the whole span; None for a row of the span itself."""
 
 
 Item = int | EmbeddingSpan
@@ -149,7 +164,7 @@ class Items:
         for item in listed("a sequence", items, "token ids", TokenizerError):
             if isinstance(item, EmbeddingSpan):
                 spans.append(SpanInSequence(len(self.rows) + len(rows), item))
-                rows += [SpanRow(item.hash, item.bidirectional, i) for i in range(len(item))]
+                rows += [SpanRow(item.hash, item.bidirectional, i, item.token) for i in range(len(item))]
             else:
                 rows.append(_token_id(item))
         self.rows += rows
@@ -219,11 +234,17 @@ class Items:
                 out[..., max(0, entry.stop - start) :] += offset
         return out
 
+    def attended(self, start: int, n: int) -> list[SpanInSequence]:
+        """Return the spans at rows ``start`` to ``start + n`` that layers attend to, for which one token stands."""
+        return [entry for entry in self.spans if entry.span.token is not None and start <= entry.start < start + n]
+
     def embeddings(self, start: int, n: int) -> tuple[list[Array], list[int]]:
         """Return the embeddings of rows ``start`` to ``start + n``, and the numbers of their rows from ``start``."""
         arrays: list[Array] = []
         rows: list[int] = []
         for entry in self.spans:
+            if entry.span.token is not None:
+                continue
             first, last = max(entry.start, start), min(entry.stop, start + n)
             if first < last:
                 arrays.append(entry.span.array[first - entry.start : last - entry.start])

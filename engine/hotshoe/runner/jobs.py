@@ -120,6 +120,15 @@ class Job(Generic[R]):
         return [(max(0, a - first), b - first) for a, b in self.sequence.items.bidirectional if b > first]
 
     @property
+    def cuts(self) -> list[int]:
+        """The pending rows that a graph must begin with, counted from the first of them.
+
+        So a graph stores one picture that layers attend to, and the cache needs no room for all of a prompt's at once.
+        """
+        first = self.sequence.n_computed
+        return [e.start - first for e in self.sequence.items.spans if e.span.token is not None and e.start > first]
+
+    @property
     def checkpoints(self) -> list[int]:
         """After how many of the pending rows a recurrent cache should keep a state, in order."""
         return checkpoints(self.sequence.items.rows, self.sequence.n_computed, self.message_ends)

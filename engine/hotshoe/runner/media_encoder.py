@@ -16,8 +16,8 @@ from hotshoe.media import AUDIO, IMAGE, Medium
 from hotshoe.nn.vision import Rows
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import EmbeddingSpan, Item
-from hotshoe_core import AllocationStatus, BackendMemory, DType, Memory
-from hotshoe_core.errors import BackendError, ModelDefinitionError
+from hotshoe_core import AllocationStatus, BackendMemory, DeviceType, DType, Memory
+from hotshoe_core.errors import BackendError, ModelDefinitionError, ModelError
 from hotshoe_core.errors.arguments import described, listed
 
 if TYPE_CHECKING:
@@ -81,24 +81,37 @@ class MediaEncoder:
     """Turns pictures or sounds into items of a sequence: ``TextModel.images`` and ``TextModel.audio``.
 
     Their rows are kept by content, up to 256 MiB, so that a conversation computes each of its pictures once.
+    An encoder on a CPU, where a picture may take many seconds, computes while the text model runs steps, so that the
+    texts of other threads go on.
     """
 
     def __init__(
-        self, loaded: LoadedTower, tokenizer: Tokenizer, run: Callable[[Callable[[], Any]], Any], kept: KeptRows
+        self,
+        loaded: LoadedTower,
+        tokenizer: Tokenizer,
+        run: Callable[[Callable[[], Any]], Any],
+        require_open: Callable[[], None],
+        kept: KeptRows,
     ) -> None:
-        """run: calls its argument while no other thread computes, and returns its result."""
+        """run: calls its argument while no other thread computes, and returns its result. require_open: raises
+        ClosedError if the text model is closed.
+        """
         self.tower = loaded.tower
         self.file = loaded.file
         self.backend = loaded.backend
         self._loaded = loaded
         self._tokenizer = tokenizer
-        self._run = run
+        self._require_open = require_open
+        is_apart = loaded.backend.independent and loaded.backend.devices[0].type is DeviceType.CPU
+        self._run = self._run_meanwhile if is_apart else run
+        self._computing = threading.Lock()  # one picture at a time, if it needs no turn
         self._contexts: ContextCache[_Shapes] = ContextCache(self._build, _MAX_GRAPHS)
         status = loaded.file.path.stat()
         # rows may be kept longer than this object, with the keys and values made from them
         identity = self.medium.name, loaded.file.path.name, status.st_size, status.st_mtime_ns
         self._identity = repr(identity).encode()
         self._kept = kept
+        self._token = self._find_token() if self.tower.n_attended else None  # what stands for a picture in a text
         self.n_computed = 0
         """How many pictures or sounds were computed, and not found among the kept ones."""
 
@@ -157,6 +170,21 @@ class MediaEncoder:
         found: _Parts = kept.find(digest) or self._run(lambda: kept.find(digest) or self._make(digest, prepared))
         return found
 
+    def _run_meanwhile(self, work: Callable[[], Any]) -> Any:
+        with self._computing:
+            self._require_open()
+            return work()
+
+    def _find_token(self) -> int:
+        ids = self._tokenizer.encode(self.row_marker, add_special=False)
+        if len(ids) == 1:
+            return ids[0]
+        raise ModelError(
+            f"{self.file.path}: the text model's vocabulary has no token {self.row_marker!r}, which stands for a "
+            f"{self.medium.one}",
+            hint="the vocabulary and the encoder belong to different models: convert both again",
+        )
+
     def _digest(self, prepared: Prepared) -> bytes:
         """Return what the rows depend on: the encoder's file, and the picture or the sound as the encoder reads it."""
         found = hashlib.blake2b(self._identity, digest_size=16)
@@ -178,7 +206,7 @@ class MediaEncoder:
 
     def _part(self, part: object, digest: bytes) -> str | EmbeddingSpan:
         if isinstance(part, Rows):
-            return EmbeddingSpan(part.array, digest, part.positions, self.tower.bidirectional)
+            return EmbeddingSpan(part.array, digest, part.positions, self.tower.bidirectional, self._token)
         if isinstance(part, str):
             return part
         raise ModelDefinitionError(
@@ -224,18 +252,22 @@ class MediaEncoder:
             memory.on("cpu").cache[-1] = Memory(nbytes, AllocationStatus.ALLOCATED)
 
     def close(self) -> None:
-        """Free the weights and graphs. Idempotent."""
-        self._contexts.close()
-        self._kept.clear()
-        self._loaded.close()
+        """Free the weights and graphs, after the picture that is being computed. Idempotent."""
+        with self._computing:
+            self._contexts.close()
+            self._kept.clear()
+            self._loaded.close()
 
 
 def make_encoders(
-    towers: Iterable[LoadedTower], tokenizer: Tokenizer, run: Callable[[Callable[[], Any]], Any]
+    towers: Iterable[LoadedTower],
+    tokenizer: Tokenizer,
+    run: Callable[[Callable[[], Any]], Any],
+    require_open: Callable[[], None],
 ) -> tuple[MediaEncoder | None, MediaEncoder | None]:
     """Return the encoder of pictures and that of sounds, which share what they keep; None for one that is missing."""
     kept = KeptRows()
-    made = {tower.tower.medium: MediaEncoder(tower, tokenizer, run, kept) for tower in towers}
+    made = {tower.tower.medium: MediaEncoder(tower, tokenizer, run, require_open, kept) for tower in towers}
     return made.get(IMAGE), made.get(AUDIO)
 
 

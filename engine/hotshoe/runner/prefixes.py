@@ -271,7 +271,7 @@ def _shrink_folder(folder: Path, limit: int) -> None:
 
 
 def _plain(row: Row) -> Any:
-    return [row.hash.hex(), row.bidirectional, row.index] if isinstance(row, SpanRow) else int(row)
+    return [row.hash.hex(), row.bidirectional, row.index, row.token] if isinstance(row, SpanRow) else int(row)
 
 
 def _encoded(rows: Sequence[Row]) -> bytes:
@@ -298,7 +298,7 @@ def _read_head(file: BinaryIO) -> tuple[Block, list[tuple[str, np.dtype[Any], tu
     if length > _MAX_HEAD:
         raise ValueError("the head is too long")
     head = json.loads(file.read(length))
-    rows = [SpanRow(bytes.fromhex(r[0]), r[1], r[2]) if isinstance(r, list) else int(r) for r in head["rows"]]
+    rows = [SpanRow(bytes.fromhex(r[0]), *r[1:]) if isinstance(r, list) else int(r) for r in head["rows"]]
     arrays = [(str(name), np.dtype(dtype), tuple(shape)) for name, dtype, shape in head["arrays"]]
     return Block(rows, bytes.fromhex(head["parent"]), {}), arrays, file.tell()
 

@@ -40,6 +40,10 @@ class Pending(Protocol):
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
 
     @property
+    def cuts(self) -> Sequence[int]:
+        """The pending rows that a graph must begin with, counted from the first of them, in order."""
+
+    @property
     def checkpoints(self) -> Sequence[int]:
         """After how many of the pending rows a recurrent cache should keep a state, in order."""
 
@@ -117,6 +121,7 @@ def _graphs(shares: Sequence[tuple[P, int]], limits: Limits) -> list[list[Chunk[
         done = 0
         while done < share:
             n = _move_out_of_span(job, done, min(room, share - done))
+            n = next((cut - done for cut in job.cuts if done < cut < done + n), n)
             if n > room:  # rows that must stay together, and need an empty graph
                 n = 0 if graphs[-1] else n
             if n:

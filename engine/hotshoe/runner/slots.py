@@ -179,7 +179,8 @@ class Slots:
             raise GraphError("the sequence is not in the cache")
         start = sequence.n_computed
         spans = tuple(span for span in sequence.items.bidirectional if span[0] < start + n and start < span[1])
-        return Allocation(slot.number, start, n, spans)
+        encoded = tuple((entry.start, len(entry.span.array)) for entry in sequence.items.attended(start, n))
+        return Allocation(slot.number, start, n, spans, encoded)
 
     def fits(self, allocations: Sequence[Allocation], min_free: int) -> bool:
         """Whether the cache has room for these rows and ``min_free`` more, if need be instead of other sequences."""
@@ -193,10 +194,10 @@ class Slots:
         follow, even after an error. Raises CacheFullError.
         """
         allocations = [self.allocation(chunk.job.sequence, chunk.n) for chunk in chunks]
-        for chunk, (number, start, n, _) in zip(chunks, allocations, strict=True):
-            slot = self._slots[number]
+        for chunk, a in zip(chunks, allocations, strict=True):
+            slot = self._slots[a.slot]
             slot.busy = True
-            slot.pending = chunk.job.sequence.items.rows[start : start + n]
+            slot.pending = chunk.job.sequence.items.rows[a.start : a.start + a.n]
         try:
             return self.cache.allocate(allocations, n_rows)
         except CacheFullError:

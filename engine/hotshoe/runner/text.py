@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Score", "TextModel"]
 
 _IDENTIFYING = 1 << 20  # bytes at the beginning of a file that tell it from others, with its size and time
+_PICTURES = 2  # the largest ones, of each sequence: a second one can come while rows attend to the first
 _MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
 
 
@@ -78,6 +79,7 @@ class TextModel(LoadedModel):
             n_scratch=max_padding(params.max_graph_rows, per_octave),
             dtype=params.dtype,
             checkpoint_bytes=params.checkpoint_bytes,
+            n_encoded=_PICTURES * parts.n_attended * params.n_sequences,
         )
         _require_room(self.backend, free)
         self._forward = TextForward(
@@ -103,7 +105,7 @@ class TextModel(LoadedModel):
         if parts.towers:
             from hotshoe.runner.media_encoder import make_encoders  # few models have one
 
-            self.images, self.audio = make_encoders(parts.towers, self.tokenizer, self._exclusive)
+            self.images, self.audio = make_encoders(parts.towers, self.tokenizer, self._exclusive, self._require_open)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
@@ -210,13 +212,11 @@ class TextModel(LoadedModel):
 
         params, options: how to sample. Options are fields of SamplingParams and replace those of ``params``:
         ``generate("Once", max_tokens=50, temperature=0)``.
-        images: pictures for the prompt, which is a text: paths, bytes, PIL images or arrays, see
-        ``hotshoe.images.read_image``. Each takes the place of one ``model.images.marker`` in the prompt; in a prompt
-        without markers they come first. Raises ImageError if the model reads no pictures.
+        images: pictures for a prompt that is a text, see ``hotshoe.images.read_image``. Each takes the place of one
+        ``model.images.marker``; without markers they come first. Raises ImageError if the model reads no pictures.
         audio: sounds in the same way: see ``hotshoe.audio.read_audio``. Raises AudioError if the model reads none.
-        json_schema, regex, grammar: one of them restricts the text: a JSON schema, as a mapping or as JSON text; a
-        regular expression that the whole text matches; a GBNF grammar as text, or a Grammar that you made before.
-        ``hotshoe.sampling.Grammar`` says what each allows. Raises GrammarError for an invalid one.
+        json_schema, regex, grammar: one of them restricts the text: a JSON schema (a mapping or JSON text), a regular
+        expression that the whole text matches, or GBNF: see ``hotshoe.sampling.Grammar``. Raises GrammarError.
 
         For a list of prompts, ``params`` and ``grammar`` may be lists too, ``batch_size`` is the most texts that are
         generated at once, and a given ``seed`` is that of the first text; the others get seed + 1, seed + 2, …
@@ -444,7 +444,7 @@ class TextModel(LoadedModel):
     def _free(self) -> None:
         with self.engine.lock:
             self.engine.save()
-        self._forward.contexts.close()
+        self._forward.close()
         for encoder in self.encoders:
             encoder.close()
         super()._free()

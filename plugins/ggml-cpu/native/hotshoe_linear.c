@@ -202,12 +202,15 @@ static inline const char * stored_at(const struct product * p, int64_t column, i
     return (const char *) p->stored->data + column * (int64_t) p->stored->nb[1] + k * element_size(p->format);
 }
 
+static inline const char * packed_at(const struct product * p, int64_t column, int64_t k) {
+    return p->packed + column / PANEL * panel_size(p->format, p->k) + k * PANEL * element_size(p->format);
+}
+
 /* A piece of the weight as the tiles read it: in its packed panel, or in memory of `scratch`. */
 static inline const char * unpack_panel(const struct product * p, const struct tiling * t, const struct piece * piece,
                                         struct scratch * scratch) {
     if (!p->stored) {
-        const char * w = p->packed + piece->column / PANEL * panel_size(p->format, p->k) +
-                         piece->k0 * PANEL * element_size(p->format);
+        const char * w = packed_at(p, piece->column, piece->k0);
         if (!t->widen) {
             return w;
         }
@@ -227,7 +230,8 @@ static inline const char * unpack_panel(const struct product * p, const struct t
     return (const char *) scratch->widened;
 }
 
-/* What tile number `tile` prefetches of the piece after this one: its share of the rows. */
+/* What tile number `tile` prefetches of the piece after this one, if that will be brought into another form: its share
+ * of the rows, or of the lines of a packed panel. */
 static inline struct upcoming upcoming_of(const struct product * p, const struct tiling * t, const struct piece * piece,
                                           int64_t tile) {
     int64_t column = piece->column + piece->panels * t->tile_columns, k = piece->k0;
@@ -235,8 +239,17 @@ static inline struct upcoming upcoming_of(const struct product * p, const struct
         column = piece->is_last_depth ? piece->stop : piece->start;
         k = piece->is_last_depth ? 0 : piece->k0 + t->depth;
     }
-    if (!p->stored || column >= piece->limit) {
+    if (!t->widen || column >= piece->limit) {
         return (struct upcoming){0, 0, 0, 0};
+    }
+    if (!p->stored) { /* a line for each feature: the tiles together prefetch 16 lines in 16 steps */
+        const int64_t lines = ceil_div(PREFETCH_STEPS, t->n_tiles);
+        return (struct upcoming){
+            .first = packed_at(p, column, k) + tile * lines * piece->steps * LINE / PREFETCH_STEPS,
+            .row_stride = LINE,
+            .n_rows = (int) lines,
+            .bytes_in_step = (int) lines * LINE / PREFETCH_STEPS,
+        };
     }
     const int64_t first = t->tile_columns * tile / t->n_tiles;
     const int64_t last = min64(t->tile_columns * (tile + 1) / t->n_tiles, piece->limit - column);
