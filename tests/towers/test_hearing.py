@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import PIL.Image
 import pytest
 
 import hotshoe
@@ -23,8 +21,8 @@ from hotshoe_core.errors import AudioError, ImageError, ModelFileError
 from tests.engine.test_audio import wav
 from tests.support.rewrite import rewrite
 from tests.towers.made import MadeTower
-from tests.towers.row import found, picture, sound
-from tests.towers.rows import _QWEN_PROCESSOR, ROWS
+from tests.towers.row import picture, sound
+from tests.towers.rows import ROWS
 from tests.towers.sounds import SOUNDS, MadeSound
 
 PARTS = (
@@ -202,31 +200,14 @@ def test_chat_command(
     assert [m["content"] for m in users] == ["what is said?", "and here?"]
 
 
-def test_both_encoders_of_a_file(tmp_path: Path, main_device: str) -> None:
-    """Qwen2.5-Omni: a prompt with a picture and a sound, against transformers."""
-    torch = pytest.importorskip("torch", reason="transformers computes the expected logits")
-
+def test_the_pictures_of_omni_are_refused_by_name(tmp_path: Path, main_device: str) -> None:
+    """Its file has two encoders, of which only the one of sounds is implemented."""
     made = MadeSound("qwen2.5-omni", SOUNDS["qwen2.5-omni"], tmp_path)
     model = made.load(main_device)
-    assert model.sees
     assert model.hears
-    model.chat_template = ChatTemplate(TEXTS)
-    pixels, samples = picture(84, 112), sound(2.5)
-    content: list[Any] = [{"type": "audio", "audio": (samples, 16_000)}, {"type": "image", "image": pixels}]
-    content.append({"type": "text", "text": "the quick brown fox"})
-    items = model.prepare_chat([{"role": "user", "content": content}]).items
-    names = iter(("<|AUDIO|>", "<|IMAGE|>"))
-    ids: list[int] = []
-    for item in items:
-        if isinstance(item, EmbeddingSpan):
-            ids += model.tokenizer.encode(next(names), add_special=False) * len(item)
-        else:
-            ids.append(item)
-    processor = found(_QWEN_PROCESSOR)(image_mean=[0.5] * 3, image_std=[0.25] * 3)
-    given = {**made.processed([samples]), **processor(images=[PIL.Image.fromarray(pixels)], return_tensors="pt")}
-    with torch.no_grad():
-        theirs = made.oracle(input_ids=torch.tensor([ids]), **given).logits[0].numpy()
-    assert [len(item) for item in items if isinstance(item, EmbeddingSpan)] == [62, 12]
-    ours = model.logits(items)
-    assert np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
+    assert not model.sees
+    with pytest.raises(
+        ImageError, match=r"reads texts and sounds only; the encoder of pictures in .*'qwen2\.5o\.pictures'"
+    ):
+        model.generate("a", images=[picture(60, 60)])
     made.close()

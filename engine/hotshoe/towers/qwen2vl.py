@@ -163,10 +163,3 @@ def patches_of_cells(cells: Array, grid: Size, merge: int) -> Array:
     rows = (y[:, None] * merge + inside)[:, :, None] * (grid.width * merge)
     patches = rows + (x[:, None] * merge + inside)[:, None, :]
     return patches.reshape(-1).astype(np.int32)
-
-
-class Qwen25OmniPictures(Qwen25VL):
-    """The encoder of pictures of Qwen2.5-Omni (Xu et al. 2025, arXiv:2503.20215): Qwen2.5-VL's, with other tokens."""
-
-    marker = "<|IMAGE|>"
-    placeholder = "<|vision_bos|><|IMAGE|><|vision_eos|>"
