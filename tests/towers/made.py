@@ -90,7 +90,8 @@ class MadeTower:
 
         given: Any = self.processed(pictures)
         with torch.no_grad():
-            given = self.oracle.model.get_image_features(**given)
+            features = self.row.features or (lambda oracle, given: oracle.model.get_image_features(**given))
+            given = features(self.oracle, given)
         slices = getattr(given, "deepstack_features", None) or []
         given = getattr(given, "pooler_output", given)
         parts = given if isinstance(given, (list, tuple)) else [given]

@@ -51,6 +51,9 @@ class TowerRow:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the processor."""
 
+    features: Callable[[Any, Mapping[str, Any]], Any] | None = None
+    """The rows of pictures, from the model and its inputs; None: what its ``get_image_features`` returns."""
+
     generating: bool = False
     """True if the model makes other masks while it generates than in a plain call: take those."""
 
@@ -70,6 +73,9 @@ class TowerRow:
 
     seen_bound: float = 2e-3
     """The largest error of llama.cpp's rows, as a part of the largest one: it reads GELU from a table in F16."""
+
+    seen_order: tuple[int, ...] = ()
+    """Where llama.cpp has each of our rows, if in another order."""
 
     for_llamacpp: Callable[[dict[str, Stored]], None] | None = None
     """Changes the tensors of our file that llama.cpp reads, because it has a known error. A comment says which."""

@@ -108,6 +108,9 @@ class CacheConfig:
     hotshoe keeps up to 32 of the largest graphs of such a backend, and 8 if this is None.
     """
 
+    cell_dtype: DType = DType.I32
+    """The type of the indices by which a graph writes keys and values: I32 or I64."""
+
     def __post_init__(self) -> None:
         integer("padding", self.padding, 1, BackendError)
         if not isinstance(self.mask_dtype, DType):
@@ -115,6 +118,8 @@ class CacheConfig:
         n = self.lengths_per_octave
         if n is not None and (type(n) is bool or not isinstance(n, (int, np.integer)) or n not in (1, 2, 4, 8, 16)):
             raise BackendError(f"lengths_per_octave is {described(n)}; expected None, 1, 2, 4, 8 or 16")
+        if self.cell_dtype not in (DType.I32, DType.I64):
+            raise BackendError(f"cell_dtype is {described(self.cell_dtype)}; expected DType.I32 or DType.I64")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class CausalCache:
             _require_blocks(layer, s, dtype)
         self._reach = {i: Reach(s.window, s.chunk, spans=s.spans) for i, s in self._layers.items()}
         self._backend = backend
-        self._mask_dtype = config.mask_dtype
+        self._config = config
         self._n_ubatch = n_ubatch
         total = n_tokens * n_sequences
         self.cells = {
@@ -110,8 +110,9 @@ class CausalCache:
         feeds: dict[str, Array] = {}
         try:
             for reach, cells in self.cells.items():
-                feeds[f"cache.cells.{reach}"] = cells.allocate(positions, slots, n_rows)
-                mask = np.empty((n_rows, cells.n_read), self._mask_dtype.numpy)
+                taken = cells.allocate(positions, slots, n_rows)
+                feeds[f"cache.cells.{reach}"] = taken.astype(self._config.cell_dtype.numpy, copy=False)
+                mask = np.empty((n_rows, cells.n_read), self._config.mask_dtype.numpy)
                 cells.write_mask(mask[:n], positions, slots, spans)
                 mask[n:] = -np.inf
                 mask[n:, 0] = 0  # any cell: a softmax of nothing is NaN
@@ -140,7 +141,7 @@ class CausalCache:
 
     def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         inputs = {
-            reach: CellInputs(ctx, str(reach), n_rows, size, self._mask_dtype)
+            reach: CellInputs(ctx, str(reach), n_rows, size, self._config)
             for reach, size in zip(self.cells, sizes, strict=True)
         }
         views = {i: KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i]) for i, s in self._layers.items()}

@@ -19,6 +19,7 @@ from hotshoe.serve.requests import (
     media_part,
     must_call,
     parse,
+    schema_of_tool,
 )
 
 __all__ = ["count_tokens", "error_body", "messages"]
@@ -207,7 +208,7 @@ def _tool(i: int, tool: dict[str, Any]) -> dict[str, Any]:
         )
     if not isinstance(tool.get("name"), str):
         raise RequestError(400, f"tools.{i} has no name", param=f"tools.{i}.name")
-    function = {"name": tool["name"], "parameters": tool.get("input_schema") or {"type": "object", "properties": {}}}
+    function = {"name": tool["name"], "parameters": schema_of_tool(f"tools.{i}.input_schema", tool.get("input_schema"))}
     if tool.get("description"):
         function["description"] = tool["description"]
     return {"type": "function", "function": function}

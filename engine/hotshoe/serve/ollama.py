@@ -407,11 +407,11 @@ LISTS: dict[str, Callable[[Any], Any]] = {
     "ps": _ps,
 }
 """What GET answers."""
-ACTIONS: dict[str, Callable[[Any, bytes], Coroutine[Any, Any, Any]]] = {
-    "show": _show,
-    "chat": _chat,
-    "generate": _generate,
-    "embed": _embed,
-    "embeddings": _embeddings,
+ACTIONS: dict[str, tuple[Callable[[Any, bytes], Coroutine[Any, Any, Any]], type[msgspec.Struct]]] = {
+    "show": (_show, ShowRequest),
+    "chat": (_chat, ChatRequest),
+    "generate": (_generate, GenerateRequest),
+    "embed": (_embed, EmbedRequest),
+    "embeddings": (_embeddings, EmbeddingsRequest),
 }
-"""What POST answers."""
+"""What POST answers, and the form of the body."""

@@ -28,6 +28,7 @@ __all__ = [
     "pictures_of_ollama",
     "plain_messages",
     "refuse",
+    "schema_of_tool",
     "tools_of",
 ]
 
@@ -223,7 +224,27 @@ def tools_of(tools: list[Any] | None) -> list[dict[str, Any]] | None:
         )
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(400, f"tools[{i}] is not {{type: function, function: {{name, …}}}}", param=f"tools[{i}]")
+        schema_of_tool(f"tools[{i}].function.parameters", function.get("parameters"))
     return tools or None
+
+
+def schema_of_tool(place: str, schema: Any) -> dict[str, Any]:
+    """The JSON schema of a tool's arguments; one of an object without properties, if it is missing.
+
+    Raises RequestError unless it is an object whose properties are objects: templates and grammars read these.
+    """
+    if schema is None:
+        return {"type": "object", "properties": {}}
+    properties = schema.get("properties", {}) if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        what = place if properties is None else f"{place}.properties"
+        raise RequestError(400, f"{what} is not an object; expected a JSON schema", param=what)
+    for name, value in properties.items():
+        if not isinstance(value, (dict, bool)):
+            what = f"{place}.properties.{name}"
+            raise RequestError(400, f"{what:.200} is not a JSON schema", param=f"{what:.200}")
+    found: dict[str, Any] = schema
+    return found
 
 
 def _part_of(place: str, part: Any, ready: wire.Ready) -> str | dict[str, Any]:

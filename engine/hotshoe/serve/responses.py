@@ -12,7 +12,17 @@ import msgspec
 from hotshoe.serve import wire
 from hotshoe.serve.front import Front, json_response
 from hotshoe.serve.openai import error_body, schema_of
-from hotshoe.serve.requests import Answer, RequestError, joined, media_part, must_call, parse, plain_messages, refuse
+from hotshoe.serve.requests import (
+    Answer,
+    RequestError,
+    joined,
+    media_part,
+    must_call,
+    parse,
+    plain_messages,
+    refuse,
+    schema_of_tool,
+)
 
 __all__ = ["responses"]
 
@@ -165,7 +175,7 @@ def _tools(request: ResponsesRequest, unknown: list[str]) -> tuple[list[dict[str
             continue
         if not isinstance(name, str):
             raise RequestError(400, f"tools[{i}] has no name", param=f"tools[{i}].name")
-        parameters = tool.get("parameters") or {"type": "object", "properties": {}}
+        parameters = schema_of_tool(f"tools[{i}].parameters", tool.get("parameters"))
         if kind == "custom":
             custom.add(name)
             parameters = _FREE_TEXT
@@ -212,7 +222,7 @@ class _Writer:
         if done is not None:
             usage = {
                 "input_tokens": done.n_prompt,
-                "input_tokens_details": {"cached_tokens": done.n_cached},
+                "input_tokens_details": {"cached_tokens": done.n_cached, "cache_write_tokens": 0},
                 "output_tokens": done.n_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": done.n_prompt + done.n_tokens,
