@@ -103,7 +103,7 @@ class CacheConfig:
 
     It applies to the rows of a graph and to the length of the cache, in units of ``padding``. A backend that compiles
     for seconds sets a small number: with 1, prompts of 1 to 512 tokens have 10 lengths; with 2, 18. Padding adds at
-    most ``1 / lengths_per_octave`` to a graph. None: 16 for rows, and every multiple of ``padding`` for the cache.
+    most ``1 / lengths_per_octave`` to a graph. None: 16 for rows, and 8 for the cache.
 
     hotshoe keeps up to 32 of the largest graphs of such a backend, and 8 if this is None.
     """

@@ -77,17 +77,36 @@ def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict
     Returns the new graph, and for each output of the old graph the tensor that replaces it.
     Raises UnsupportedOpError if ``supports`` refuses a primitive.
     """
-    replaced: dict[Tensor, Tensor] = {}
-    decomposed: list[tuple[str, str]] = []
+    lowering = _Lowering(supports)
+    replaced, decomposed = lowering.replaced, lowering.decomposed
+    for node in graph.nodes:
+        is_kept = not decomposed and supports(node)  # most graphs have nothing to replace
+        replaced[node] = node if is_kept else lowering.lowered(node)
+    outputs = {t: replaced.get(t, t) for t in graph.outputs}
+    if not decomposed:
+        return graph, outputs
+    updates = {state: replaced.get(new, new) for state, new in graph.updates.items()}
+    new = Graph.trace(tuple(outputs.values()), updates)
+    return replace(new, decomposed=tuple(decomposed)), outputs
 
-    def lowered(node: Tensor) -> Tensor:
-        sources = tuple(None if s is None else replaced.get(s, s) for s in node.sources)
+
+class _Lowering:
+    """What ``lower`` did so far. A function inside of it would keep all tensors until a garbage collection."""
+
+    def __init__(self, supports: Callable[[Tensor], bool]) -> None:
+        self.supports = supports
+        self.replaced: dict[Tensor, Tensor] = {}
+        self.decomposed: list[tuple[str, str]] = []
+
+    def lowered(self, node: Tensor) -> Tensor:
+        """Return the tensor that replaces ``node``, whose sources are lowered. Raises UnsupportedOpError."""
+        sources = tuple(None if s is None else self.replaced.get(s, s) for s in node.sources)
         if any(a is not b for a, b in zip(sources, node.sources)):
             node = Tensor(
                 node.op, sources, node.attrs, node.shape, node.dtype,
                 name=node.name, context=node.context, layer=node.layer,
             )  # fmt: skip
-        if supports(node):
+        if self.supports(node):
             return node
         op = TABLE[node.op]
         if not op.composite:
@@ -95,23 +114,13 @@ def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict
                 f"{node.name}: the backend has no lowering for the primitive op {node.op} with "
                 + ", ".join(repr(s) for s in node.sources if s is not None)
             )
-        decomposed.append((node.name, node.op))
+        self.decomposed.append((node.name, node.op))
         with scope(node.name, node.layer):
             expression: Tensor = op.body(*node.sources, **node.attrs)
         for inner in _topological((expression,), stop=set(node.sources)):
             if not inner.is_leaf:
-                replaced[inner] = lowered(inner)
-        return replaced.get(expression, expression)
-
-    for node in graph.nodes:
-        is_kept = not decomposed and supports(node)  # most graphs have nothing to replace
-        replaced[node] = node if is_kept else lowered(node)
-    outputs = {t: replaced.get(t, t) for t in graph.outputs}
-    if not decomposed:
-        return graph, outputs
-    updates = {state: replaced.get(new, new) for state, new in graph.updates.items()}
-    new = Graph.trace(tuple(outputs.values()), updates)
-    return replace(new, decomposed=tuple(decomposed)), outputs
+                self.replaced[inner] = self.lowered(inner)
+        return self.replaced.get(expression, expression)
 
 
 def _topological(

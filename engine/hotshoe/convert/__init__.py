@@ -12,7 +12,7 @@ types, writes the file and reports errors. Converters are found by entry point, 
     from hotshoe.convert import Checkpoint, FileLayout, Rules, make_layout, plus, read_rope, read_sizes
 
     def describe(checkpoint: Checkpoint) -> FileLayout:
-        checkpoint.require("hidden_act", "silu", "silu")
+        checkpoint.expect(hidden_act="silu")
         sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "yarn")
         rules = Rules(names={"layers.mlp.in_proj": "ffn_up"}, recipes={"attn_norm.weight": plus(1.0)})
         return make_layout(checkpoint, "mine", sizes.keys() | rope.keys(), rules, vocab=sizes.vocab)

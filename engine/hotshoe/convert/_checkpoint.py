@@ -111,12 +111,12 @@ class Checkpoint:
         value = self.config.get(key)
         return 0 if value == 0 else self.integer(key, default)
 
-    def kinds(self, key: str, n: int, known: Sequence[str], default: list[str] | None = None) -> list[str]:
+    def kinds(self, key: str, n: int, known: Sequence[Any], default: list[Any] | None = None) -> list[Any]:
         """Read the kinds of ``n`` layers. Raises ModelFileError unless config.json has a list of known ones."""
         kinds = self.config.get(key)
         kinds = default if kinds is None else kinds
         if not isinstance(kinds, list) or len(kinds) != n or not all(kind in known for kind in kinds):
-            raise self.invalid(key, kinds, f"a list of {n}, each {' or '.join(known)}")
+            raise self.invalid(key, kinds, f"a list of {n}, each {' or '.join(map(str, known))}")
         return kinds
 
     def leading(self, key: str, n: int, first: str, rest: str) -> int:
@@ -159,12 +159,17 @@ class Checkpoint:
     def require(self, key: str, default: Any, *accepted: Any) -> None:
         """Raise ConversionError unless the value of ``key`` is one of ``accepted``, or missing and ``default`` is.
 
-        For options of a model that the converted model does not implement.
+        For options of a model that the converted model does not implement. ``expect`` is for those with one value.
         """
         value = self.config.get(key)
         value = default if value is None else value
         if value is not None and value not in accepted:
             raise self.refusal(f"{key} is {value!r}; hotshoe converts models with {' or '.join(map(repr, accepted))}")
+
+    def expect(self, **settings: Any) -> None:
+        """Raise ConversionError unless each setting of config.json has the given value, or is missing."""
+        for key, value in settings.items():
+            self.require(key, value, value)
 
     def biases(self, **names: Sequence[str]) -> list[str]:
         """The biases that config.json says the model has: for each key that is true there, those of the given names."""

@@ -42,19 +42,18 @@ _NUMBERS = {  # names, GGUF keys and the values that readers assume
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint = checkpoint.text(*_ENCODERS)
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False)
     checkpoint.require("attn_temperature_tuning", True, True, 4)  # published checkpoints have 4 or true
-    checkpoint.require("no_rope_layer_interval", 4, 4)
+    checkpoint.expect(no_rope_layer_interval=4)
     sizes = read_sizes(checkpoint, head_dim=128, n_kv_heads=8)
     rope = read_rope(checkpoint, "llama3", theta=500_000.0)
     n, dim, ff, step = sizes.n_layers, sizes.dim, sizes.ff, checkpoint.integer("interleave_moe_layer_step", 1)
     with_rope = [int((i + 1) % 4 != 0) for i in range(n)]
     checkpoint.require("no_rope_layers", with_rope, with_rope, [])
     kinds = ["chunked_attention" if rotates else "full_attention" for rotates in with_rope]
-    checkpoint.require("layer_types", kinds, kinds)
+    checkpoint.expect(layer_types=kinds)
     experts = list(range(step - 1, n, step))
-    checkpoint.require("moe_layers", experts, experts)
+    checkpoint.expect(moe_layers=experts)
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_local_experts", default=16, used=1)
     has_norms = keys["expert_count"] != 128  # readers know Maverick, which has none, by its 128 experts
     checkpoint.require("use_qk_norm", True, has_norms)
@@ -102,10 +101,9 @@ _BIASED = ("ln1", "ln2", "attn_q", "attn_k", "attn_v", "attn_out", "ffn_up", "ff
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of pictures. Raises as ``describe`` does."""
     vision = checkpoint.vision(*_ENCODERS)
-    vision.require("hidden_act", "gelu", "gelu")
-    vision.require("norm_eps", 1e-5, 1e-5)  # the encoder's norms have this one, whatever config.json says
-    vision.require("pixel_shuffle_ratio", 0.5, 0.5)
-    vision.require("multi_modal_projector_bias", False, False)
+    vision.expect(hidden_act="gelu")
+    vision.expect(norm_eps=1e-5)  # the encoder's norms have this one, whatever config.json says
+    vision.expect(pixel_shuffle_ratio=0.5, multi_modal_projector_bias=False)
     rope = vision.config.get("rope_parameters")
     theta = rope.get("rope_theta") if isinstance(rope, dict) else vision.config.get("rope_theta")
     if theta not in (None, 10_000):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache.base import Allocation, LayerViews, Sizes, common_resume_position
+from hotshoe.kvcache.buckets import BLOCKS_PER_OCTAVE
 from hotshoe.kvcache.cells import Cells, Reach, SlotBits, bits_of, full, slots_of
 from hotshoe.kvcache.spec import AttentionSpec, LayerSpec, Part, parts_of, per_layer, storing_part
 from hotshoe.kvcache.views import CellInputs, KeyValueView, SharedView, zero_rows
@@ -71,7 +72,7 @@ class CausalCache:
                 reach,
                 config.padding,
                 n_scratch,
-                config.lengths_per_octave,
+                config.lengths_per_octave or BLOCKS_PER_OCTAVE,
             )
             for reach in sorted(set(self._reach.values()))
         }

@@ -96,7 +96,7 @@ class TextModel(LoadedModel):
             self._forward,
             Slots(self._cache, params.max_sequences, self._prefix_store(parts)),
             Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform, per_octave),
-            Pace(params.max_step_seconds, per_octave),
+            Pace(params.max_step_seconds),
             n_ctx=n_ctx,
             not_finite=self._not_finite,
             message_ends=self.tokenizer.stop_ids,
