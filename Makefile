@@ -23,7 +23,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) +
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test vulkan fuzz sanitize lint format bench gpu gpu-wheels docs wheels clean
+.PHONY: help demo test ray vulkan fuzz sanitize lint format bench gpu gpu-wheels docs wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,6 +41,10 @@ test: export OPENBLAS_NUM_THREADS := 1
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" runs some of them)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+ray: $(VENV)/.test ## install Ray, and test `hotshoe batch --ray` on a cluster of two nodes, of which one is killed
+	@$(PIP) install --group cluster
+	$(BIN)/python -m pytest tests/batch/test_cluster.py $(ARGS)
 
 vulkan: $(VENV)/.weights $(VENV)/.test $(VENV)/.vulkan ## build the Vulkan plugin and run the whole conformance kit on it
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/ggml/vulkan_kit.py tests/ggml/test_vulkan.py $(ARGS)

@@ -1,12 +1,16 @@
 """Load `hotshoe serve` with many clients, next to llama.cpp's server: speed, waiting, memory, and the same answers.
 
-    python benchmarks/serve.py MODEL.gguf --clients 1,8,32 --llama-server PATH
+    python benchmarks/serve.py MODEL.gguf --clients 1,8,32 --rounds 3 --llama-server PATH
     python benchmarks/serve.py MODEL.gguf --clients 64 --seconds 300 --check
     python benchmarks/serve.py MODEL.gguf --long 16000 --ctx 20000
+    python benchmarks/serve.py MODEL.gguf --swap 16000 --ctx 20000
 
 --check: every greedy answer of hotshoe must be the one that a single client gets, except for near ties. --long: while
-prompts of so many tokens arrive, how long do those wait who talk, and a short request? Servers take turns, with the
-same file and threads; only one computes at a time.
+prompts of so many words arrive, how long do those wait who talk, and a short request? --swap: how long does the second
+turn of a conversation of so many words take after the model was unloaded, and how long did the first? --llama-server:
+llama.cpp's server runs twice, with flash attention and without; the better one of each round counts. Servers take
+turns, with the same file, threads and room in the cache; only one computes at a time. The last lines have the medians
+of the ratios of all rounds; above 1, hotshoe is better.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -246,6 +251,44 @@ async def long_prompts(server: Server, client: httpx.AsyncClient, n: int, talker
     }
 
 
+async def swap(server: Server, client: httpx.AsyncClient, n: int) -> dict[str, Any]:
+    """The seconds to the first token of a conversation's first turn, and of its second after the model was unloaded."""
+    prompt = " ".join(random.Random(2).choices(WORDS, k=n))
+    first = await server.ask(client, Request(prompt, 8))
+    done = await client.post(f"{server.url}/api/generate", json={"model": "m", "keep_alive": 0})
+    done.raise_for_status()
+    start = time.perf_counter()
+    await client.post(f"{server.url}/api/generate", json={"model": "m"})
+    loading = time.perf_counter() - start
+    second = await server.ask(client, Request(f"{prompt}{first.text} and then", 8))
+    return {
+        "server": server.name,
+        "prompt_tokens": [first.n_prompt, second.n_prompt],
+        "first_turn": round(first.first, 3),
+        "loading": round(loading, 3),
+        "second_turn": round(second.first, 3),
+        "ratio": round(first.first / (loading + second.first), 2),
+    }
+
+
+def ratios(rounds: Sequence[Sequence[Load]]) -> list[dict[str, Any]]:
+    """For each number of clients: how many times better hotshoe is than the best other server, as medians of rounds."""
+    found = []
+    for n in dict.fromkeys(each.clients for loads in rounds for each in loads):
+        line: dict[str, Any] = {"clients": n}
+        for name in ("tokens_per_second", "first_p95", "gap_p95"):
+            each_round = []
+            for loads in rounds:
+                ours = [getattr(each, name) for each in loads if each.clients == n and each.server == "hotshoe"]
+                others = [getattr(each, name) for each in loads if each.clients == n and each.server != "hotshoe"]
+                each_round.append(ours[0] / max(others) if name == "tokens_per_second" else min(others) / ours[0])
+            line[name] = [
+                round(value, 2) for value in (statistics.median(each_round), min(each_round), max(each_round))
+            ]
+        found.append(line)
+    return found
+
+
 def free_port() -> int:
     """A port that nobody uses now."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -253,52 +296,48 @@ def free_port() -> int:
         return port
 
 
-def servers_of(args: argparse.Namespace) -> list[Server]:
-    """The servers, each with room for the same number of tokens."""
+def servers_of(args: argparse.Namespace, folder: str) -> list[Server]:
+    """The servers, each with room for the same number of tokens. folder: for prefixes on the disk."""
     port, threads = free_port(), str(args.threads)
-    options = [
-        "--device",
-        args.device,
-        "--threads",
-        threads,
-        "--ctx",
-        str(args.ctx),
-        "--sequences",
-        str(args.sequences),
-    ]
-    options += ["--max-requests", "128", "--prefix-disk", "0", "--prefix-memory", args.prefix_memory]
-    options += ["--port", str(port)]
-    found = [Server("hotshoe", [sys.executable, "-m", "hotshoe", "serve", f"m={args.model}", *options], port)]
-    if args.llama_server:
+    command = [sys.executable, "-m", "hotshoe", "serve", f"m={args.model}", "--port", str(port), "--threads", threads]
+    command += ["--device", args.device, "--ctx", str(args.ctx), "--sequences", str(args.sequences)]
+    command += ["--max-requests", "128", "--prefix-memory", args.prefix_memory, "--prefix-folder", folder]
+    command += ["--prefix-disk", "4GiB" if args.swap else "0"]
+    found = [Server("hotshoe", command, port)]
+    for flash in ("on", "off") if args.llama_server else ():
         port = free_port()
-        command = [args.llama_server, "-m", str(args.model), "-t", threads, "-c", str(args.ctx * args.sequences)]
-        command += ["-np", str(args.slots), "--port", str(port), "-kvu"]
-        found.append(Server("llama.cpp", command, port))
+        command = [args.llama_server, "-m", str(args.model), "--port", str(port), "-t", threads, "-fa", flash]
+        command += ["-c", str(args.ctx * args.sequences), "-np", str(args.slots), "-kvu"]
+        found.append(Server(f"llama.cpp, flash attention {flash}", command, port))
     return found
 
 
-async def measure(args: argparse.Namespace) -> int:
+async def measure(args: argparse.Namespace, folder: str) -> int:
     """Measure; return 1 if an answer was lost or differs."""
-    servers = servers_of(args)
-    failed = False
+    servers = servers_of(args, folder)
+    rounds: list[list[Load]] = []
     try:
         async with httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None)) as client:
             for server in servers:
                 await server.start(client)
+            if args.swap:
+                print(json.dumps(await swap(servers[0], client, args.swap)), flush=True)
+                return 0
             for _ in range(args.rounds):
-                for server in servers:
-                    if args.long:
-                        print(json.dumps(await long_prompts(server, client, args.long)), flush=True)
-                        continue
-                    for n in args.clients:
-                        found = await load(server, client, n, args.seconds, args.check, min(400, args.ctx // 4))
-                        failed = failed or found.lost > 0 or found.differ > 0
-                        rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(found).items()}
-                        print(json.dumps(rounded), flush=True)
+                rounds.append([])
+                for server in servers if args.long else ():
+                    print(json.dumps(await long_prompts(server, client, args.long)), flush=True)
+                for n, server in [] if args.long else [(n, server) for n in args.clients for server in servers]:
+                    found = await load(server, client, n, args.seconds, args.check, min(400, args.ctx // 4))
+                    rounds[-1].append(found)
+                    rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(found).items()}
+                    print(json.dumps(rounded), flush=True)
     finally:
         for server in servers:
             server.stop()
-    return int(failed)
+    for line in ratios(rounds) if len(servers) > 1 else ():
+        print(json.dumps(line))
+    return int(any(found.lost or found.differ for loads in rounds for found in loads))
 
 
 def main() -> int:
@@ -309,6 +348,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--check", action="store_true", help="compare each answer with that to a single client")
     parser.add_argument("--long", type=int, default=0, metavar="N", help="prompts of N words arrive meanwhile")
+    parser.add_argument(
+        "--swap", type=int, default=0, metavar="N", help="a conversation of N words, and its model unloaded"
+    )
     parser.add_argument("--llama-server", metavar="PATH", help="the program of llama.cpp's server")
     parser.add_argument("--slots", type=int, default=32, help="of llama.cpp's server")
     parser.add_argument("--device", default="cpu")
@@ -316,7 +358,8 @@ def main() -> int:
     parser.add_argument("--ctx", type=int, default=2048)
     parser.add_argument("--sequences", type=int, default=8, help="room in the cache, in texts of --ctx tokens")
     parser.add_argument("--prefix-memory", default="128MiB")
-    return asyncio.run(measure(parser.parse_args()))
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(measure(parser.parse_args(), folder))
 
 
 if __name__ == "__main__":

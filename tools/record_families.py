@@ -10,6 +10,7 @@ record the ops of the row's graph. Without ROW: all rows.
 
 The converter reads a tokenizer as a model's authors publish it, and recognizes it by a table of known ones. So the
 program replaces how it reads text models' vocabularies by one way for all, and the lookup, which then answers "qwen2".
+It repairs one converter, of Baichuan, which does not end.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ def replace(cls):
     if "set_vocab" in vars(cls) and not cls.__module__.endswith(".bert"):
         cls.set_vocab = lambda self: self._set_vocab_gpt2()
 base.TextModel.__init_subclass__ = classmethod(replace)
+from conversion import baichuan
+packed = baichuan.BaichuanModel.modify_tensors
+def modify(self, data, name, bid):
+    # for other tensors, theirs calls itself without end
+    modify = packed if name.endswith("W_pack.weight") else base.TextModel.modify_tensors
+    yield from modify(self, data, name, bid)
+baichuan.BaichuanModel.modify_tensors = modify
 load = base.ModelBase.load_hparams
 def load_all(folder, is_mistral_format):
     # transformers 5 drops settings that published files have and the converter reads
@@ -61,12 +69,15 @@ numpy.save(target, numpy.asarray(model.scores[: len(ids)], numpy.float32)[:, ::s
 
 STATES = """
 import sys
+import llama_cpp
 import numpy
 from llama_cpp import Llama
 path, ids, stride, target = sys.argv[1], [int(i) for i in sys.argv[2].split()], int(sys.argv[3]), sys.argv[4]
 n_ctx, pooling = max(64, len(ids)), int(sys.argv[5])
 model = Llama(path, n_ctx=n_ctx, embedding=True, pooling_type=pooling, n_threads=1, flash_attn=False, verbose=False)
 model.tokenize = lambda *args, **options: ids
+if llama_cpp.llama_model_has_encoder(model.model):  # decode would hide later tokens
+    model._ctx.decode = model._ctx.encode
 numpy.save(target, numpy.atleast_2d(numpy.float32(model.embed("", normalize=pooling < 0)))[:, ::stride])
 """
 

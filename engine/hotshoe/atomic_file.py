@@ -19,7 +19,7 @@ from hotshoe_core.errors.arguments import file_path
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["atomic_write", "check_target"]
+__all__ = ["atomic_write", "check_target", "lock_file"]
 
 
 def check_target(destination: str | os.PathLike[str], overwrite: bool, *, example: str = "model.gguf") -> Path:
@@ -63,7 +63,7 @@ def atomic_write(target: Path) -> Iterator[Path]:
         try:
             with open(part, "xb") as lock:  # Windows renames only files that are not open
                 with contextlib.suppress(OSError):  # some network file systems have no locks
-                    _lock(lock)
+                    lock_file(lock)
                 yield part
                 os.fsync(lock.fileno())  # otherwise a power failure could leave an empty file under the final name
             os.replace(part, _real(target))
@@ -98,7 +98,7 @@ def _real(target: Path) -> Path:
     return real
 
 
-def _lock(file: BinaryIO) -> None:
+def lock_file(file: BinaryIO) -> None:
     """Lock a file until it is closed or the process ends. Raises OSError if another process has locked it.
 
     Windows needs no lock: it does not delete open files.
@@ -113,7 +113,7 @@ def _remove_abandoned(target: Path) -> None:
         with contextlib.suppress(OSError):
             if sys.platform != "win32":
                 with open(part, "rb") as file:
-                    _lock(file)
+                    lock_file(file)
             part.unlink()
 
 

@@ -93,10 +93,10 @@ def test_a_file_of_another_shape_is_refused_before_it_is_loaded(
 def add_rules(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """Add rules to those of each converter; recipes replace its recipes."""
 
-    def match(checkpoint: Checkpoint, model: Module, own: Rules) -> tuple[TensorLayout, ...]:
+    def match(checkpoint: Checkpoint, model: Module, own: Rules, block: str) -> tuple[TensorLayout, ...]:
         names, recipes = own.names | rules.names, rules.recipes or own.recipes
         ignored = (*own.ignored, *rules.ignored)
-        return match_tensors(checkpoint, model, replace(own, names=names, recipes=recipes, ignored=ignored))
+        return match_tensors(checkpoint, model, replace(own, names=names, recipes=recipes, ignored=ignored), block)
 
     monkeypatch.setattr("hotshoe.convert._schema.match_tensors", match)
 

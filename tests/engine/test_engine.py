@@ -98,7 +98,7 @@ class Rig:
         self.slots = Slots(self.cache, n_slots)
         limits = Limits(n_batch, n_ubatch, uniform)
         self.engine = Engine(
-            self.backend, self.forward, self.slots, limits, Pace(seconds, 16), n_ctx=n_ctx, not_finite=Exception
+            self.backend, self.forward, self.slots, limits, Pace(seconds), n_ctx=n_ctx, not_finite=Exception
         )
 
     def sequence(self, ids: Sequence[int] = ()) -> TokenSequence:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+import pytest
 
+from hotshoe.convert import convert, like
+from tests.families.made import Made
+from tests.families.rows import ROWS
 from tests.support.file_forms import joined
 from tests.support.forward import Forward
 from tests.support.rewrite import rewrite
@@ -23,3 +29,39 @@ def test_qwen_1_is_a_qwen2_whose_files_say_twice_the_size(data: Path, tmp_path: 
     with Forward(source, device) as qwen2, Forward(path, device) as qwen:
         expected = qwen2.logits(range(40, 60))
         np.testing.assert_allclose(qwen.logits(range(40, 60)), expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_mistral3_with_experts_is_a_mixtral(data: Path, tmp_path: Path, device: str) -> None:
+    source = data / "llamacpp/MixtralForCausalLM.gguf"
+    fields = gguf.GGUFReader(source).fields
+    keys = {k.replace("llama.", "mistral3."): f.contents() for k, f in fields.items() if k.startswith("llama.")}
+    changes = dict.fromkeys(k for k in fields if k.startswith("llama.")) | keys
+    path = rewrite(source, tmp_path / "mistral3.gguf", {"general.architecture": "mistral3"} | changes)
+    with Forward(source, device) as mixtral, Forward(path, device) as mistral3:
+        expected = mixtral.logits(range(40, 60))
+        np.testing.assert_allclose(mistral3.logits(range(40, 60)), expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_baichuan_with_40_layers_has_alibi(tmp_path: Path) -> None:
+    row = ROWS["baichuan"]
+    config = dict(row.config) | {"num_hidden_layers": 40, "rms_norm_eps": 1e-3}
+    made = Made("13b", replace(row, model="tests.families.oracles:AlibiLlamaForCausalLM", config=config), tmp_path)
+    try:
+        made.near(made.result(made.file()), made.expected(made.ids))
+    finally:
+        made.close()
+
+
+def test_the_output_matrix_of_baichuan_2_is_normalised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made("baichuan", ROWS["baichuan"], tmp_path)
+    try:
+        original = _output(made.file())
+        monkeypatch.setattr(like, "_BAICHUAN_2", 320)  # tokens
+        normalised = _output(convert(made.folder, tmp_path / "baichuan2.gguf", "f32"))
+    finally:
+        made.close()
+    np.testing.assert_allclose(normalised, original / np.linalg.norm(original, axis=1, keepdims=True), rtol=1e-6)
+
+
+def _output(path: Path) -> Any:
+    return next(t.data for t in gguf.GGUFReader(path).tensors if t.name == "output.weight")

@@ -80,7 +80,7 @@ def test_steps_are_bounded_by_time() -> None:
         for job in (talking, long):
             rig.engine.add(job)
         assert rig.read(talking) == expected([2], 30)
-        assert max(rig.forward.graphs) == 193  # 0.2 seconds: three times 64 rows, and a token
+        assert max(rig.forward.graphs) == 192  # 0.2 seconds: a round number of rows, with the one of the other text
         assert rig.read(long) == expected([3] * 1500, 1)
 
 
@@ -101,17 +101,34 @@ def test_a_short_prompt_is_read_before_long_ones_and_these_go_on() -> None:
 
 
 def test_the_pace_is_learned() -> None:
-    pace = Pace(0.2, 16)
-    assert pace.max_prompt_rows(1) == pace.max_prompt_rows(5) == 64  # nothing is known yet
-    pace.learn(64, 0.64, built=True)
-    assert pace.max_prompt_rows(1) == 64  # 0.8 seconds: 80 rows
-    assert pace.max_prompt_rows(2) == 20
-    for _ in range(10):
-        pace.learn(0, 0.1, built=False)  # the texts that talk take half of the time
-    assert pace.max_prompt_rows(2) == 10
-    pace.learn(10, 5.0, built=True)  # compiling a graph says little about the next one
-    assert pace.max_prompt_rows(2) == 8
+    pace = Pace(0.2)
+    assert pace.allowance(1).rows(0) == pace.allowance(5).rows(9000) == 64  # nothing is known yet
+    pace.learn([(0, 64)], 0.64, built=True)
+    assert pace.allowance(1).rows(0) == 80  # 0.8 seconds
+    assert pace.allowance(2).rows(0) == 20
+    assert pace.allowance(2).after(0, 10).rows(0) == 10
+    pace.learn([(0, 10)], 5.0, built=True)  # compiling a graph says little about the next one
+    assert pace.allowance(2).rows(0) == 15
+    pace.learn([(0, 10)], 5.0, built=False)  # and a single step that was slow says little too
+    assert pace.allowance(2).rows(0) == 8
     for _ in range(20):
-        pace.learn(64, 0.1 + 0.0064, built=False)
-    assert pace.max_prompt_rows(1) >= 512
-    assert pace.max_prompt_rows(2) % 64 == 0
+        pace.learn([(0, 64)], 0.0064, built=False)
+    assert pace.allowance(2).rows(0) >= 1900
+
+
+def test_short_prompts_do_not_hide_what_long_ones_cost() -> None:
+    """In a text of 16,000 tokens a row takes ten times as long as in a short one."""
+
+    def seconds(start: int, n: int) -> float:
+        return n * 0.0005 + n * (start + n / 2) * 3e-7
+
+    pace, longest = Pace(0.2), 0.0
+    for start in range(0, 16_000, 25):
+        for _ in range(3):
+            pace.learn([(0, 50)], seconds(0, 50), built=False)
+        n = pace.allowance(6).rows(start)
+        if start >= 100:
+            longest = max(longest, seconds(start, n))
+            assert seconds(start, n) > 0.15
+        pace.learn([(start, n)], seconds(start, n), built=False)
+    assert longest < 0.25

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hotshoe
+from hotshoe.runner import prefixes, slots
 from hotshoe.runner.items import EmbeddingSpan, Row, SpanRow
 from hotshoe.runner.prefixes import PrefixStore
 from hotshoe.runner.text import TextModel
@@ -206,3 +207,42 @@ def test_spans_have_keys_too(tmp_path: Path) -> None:
     store = PrefixStore(b"a", 0, 1 << 20, tmp_path)
     assert store.match(rows).n == 74
     assert store.match([1, SpanRow(b"another", False, 0)]).n == 1
+
+
+def test_a_long_text_leaves_and_comes_back_in_pieces(
+    gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait for each piece only: a text of 16,000 tokens would take more than a second at once."""
+    for module in (prefixes, slots):
+        monkeypatch.setattr(module, "BLOCK", 16)
+    monkeypatch.setattr(slots, "_FEWEST_STORED", 8)
+    prompt = tokens(200)
+    with load(gguf("LlamaForCausalLM"), "reference", n_ctx=256, n_sequences=2, prefix_memory=1 << 28) as model:
+        first = model.generate(prompt, GREEDY)
+        store = store_of(model)
+        model.generate(tokens(240), GREEDY)
+        model.generate(tokens(100), GREEDY)  # needs the room of the last blocks only
+        (slot,) = [s for s in model.engine._slots._slots if s.rows[:100] == prompt[:100]]
+        assert len(slot.rows) == 160
+        assert store.match(prompt).n == 0  # the beginning is still in the cache
+        evict(model)
+        assert store.match(prompt).n >= 192
+        talking = model.stream(tokens(5), GREEDY)
+        talking.advance()
+        back = model.stream(prompt, GREEDY)
+        back.start()
+        seen = []
+        for _ in range(3):
+            talking.advance()  # it goes on
+            seen.append(back._generation.sequence.n_computed)
+        assert seen[:2] == [64, 128]  # 4 blocks in a step
+        assert "".join(back) == first.text
+        assert back.completion.tokens == first.tokens
+        assert back.completion.n_cached >= 192
+        evict(model)
+        left = model.stream(prompt, GREEDY)
+        left.start()
+        model.engine.step()
+        assert left._generation.sequence.n_computed == 64
+        left.close()
+        assert model.generate(prompt, GREEDY).tokens == first.tokens

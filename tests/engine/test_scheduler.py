@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hotshoe.kvcache.buckets import round_down, round_up
 from hotshoe.runner.forward import max_padding
+from hotshoe.runner.pace import Allowance
 from hotshoe.runner.scheduler import Chunk, Limits, schedule
 
 
@@ -19,6 +20,7 @@ class Job:
     n_pending: int
     arrival: int
     served: int = -1
+    n_computed: int = 0
     inseparable: tuple[tuple[int, int], ...] = ()
     cuts: tuple[int, ...] = ()
     all_outputs: bool = False
@@ -79,22 +81,49 @@ def test_every_step_keeps_its_promises(situation: tuple[list[Job], Limits]) -> N
     # the shortest prompts first, or the one that came first if it was not served lately
     if prompts and not limits.uniform:
         order = sorted(prompts, key=lambda job: (job.n_pending, job.arrival))
-        overdue = step - prompts[0].served >= 4
-        if overdue:
+        if step - prompts[0].served >= 4:
             order = [prompts[0], *(job for job in order if job is not prompts[0])]
         begun = [job for job in order if done[job]]
         assert begun == order[: len(begun)]
-        # the overdue one leaves room for the others
-        assert all(done[job] == job.n_pending for job in begun[overdue:-1])
+        assert all(done[job] == job.n_pending for job in begun[:-1])
 
 
 @given(situations(), st.integers(1, 80))
 @settings(max_examples=50, deadline=None)
 def test_prompts_get_no_more_rows_than_the_pace_allows(situation: tuple[list[Job], Limits], n_rows: int) -> None:
     jobs, limits = situation
-    graphs = schedule(jobs, limits, 21, n_rows)
-    assert sum(c.n for graph in graphs for c in graph if c.job.n_pending > 1) <= n_rows
+    n_decoding = sum(job.n_pending == 1 for job in jobs)
+    graphs = schedule(jobs, limits, 21, Allowance(n_decoding + n_rows, 1.0, 0.0, 8))
+    assert sum(c.n for graph in graphs for c in graph if c.job.n_pending > 1) <= max(8, n_rows)
     assert graphs
+
+
+def test_pieces_are_shorter_where_rows_attend_to_many_tokens() -> None:
+    def piece(n_computed: int, *others: Job, min_rows: int = 8) -> int:
+        jobs = [Job(0, 5000, 0, n_computed=n_computed), *others]
+        return dict(
+            row[:2] for row in by_id(schedule(jobs, Limits(512, 512), 0, Allowance(0.2, 0.001, 1e-6, min_rows)))[0]
+        )[0]
+
+    assert piece(0) == 160  # a row takes a millisecond, and as much again after 1,000 tokens
+    assert piece(1000) == 96
+    assert piece(16_000) == 10
+    assert piece(100_000) == 8
+    assert piece(100_000, min_rows=64) == 64
+    talking = Job(1, 1, 1, n_computed=19_000)  # takes a tenth of the step
+    assert piece(1000, talking) == 79  # a round number, with the row of the other
+
+
+def test_steps_have_few_different_numbers_of_rows() -> None:
+    """Each number needs a graph of its own."""
+    found = set()
+    for n_decoding in range(1, 9):
+        decoding = [Job(i, 1, i) for i in range(n_decoding)]
+        for start in range(0, 16_000, 100):
+            job = Job(20, 16_000 - start, 20, n_computed=start)
+            (graph,) = schedule([*decoding, job], Limits(512, 512), 0, Allowance(0.2, 0.0005, 3e-7, 8))
+            found.add(sum(chunk.n for chunk in graph))
+    assert len(found) <= 25, sorted(found)
 
 
 def test_no_piece_of_a_prompt_is_small() -> None:
@@ -102,7 +131,9 @@ def test_no_piece_of_a_prompt_is_small() -> None:
     for n in range(128, 700):
         left, pieces = n, []
         while left:
-            pieces.append(by_id(schedule([Job(0, left, 0)], Limits(512, 512), 0, 128))[0][0][1])
+            pieces.append(
+                by_id(schedule([Job(0, left, 0)], Limits(512, 512), 0, Allowance(128.0, 1.0, 0.0, 64)))[0][0][1]
+            )
             left -= pieces[-1]
         assert min(pieces) >= 64, (n, pieces)
 
@@ -149,7 +180,7 @@ def test_decoding_never_waits_for_a_long_prompt() -> None:
 
 def test_a_step_is_cut_into_graphs() -> None:
     graphs = by_id(schedule([Job(0, 70, 0), Job(1, 1, 1), Job(2, 1, 2)], Limits(50, 20)))
-    assert graphs == [[(1, 1, 1), (2, 1, 1), (0, 18, 0)], [(0, 20, 0)], [(0, 10, 0)]]
+    assert graphs == [[(1, 1, 1), (2, 1, 1), (0, 18, 0)], [(0, 20, 0)], [(0, 8, 0)]]
 
 
 def test_a_graph_begins_with_each_cut() -> None:

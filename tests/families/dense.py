@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy as safetensors
 
+from tests.families.checkpoints import renamed, save
 from tests.families.row import COMMON, Row
 
 YARN = {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
@@ -33,19 +34,7 @@ def _with_vision(folder: Path) -> None:
     weights = {f"language_model.{name}": value for name, value in weights.items()}
     others = ("vision_tower.ln_pre.weight", "multi_modal_projector.norm.weight")
     weights |= dict.fromkeys(others, np.ones(8, np.float32))
-    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-def _renamed(folder: Path, config: dict[str, str], names: dict[str, str], **more: Any) -> dict[str, Any]:
-    """Rename keys of config.json and tensors, as in a checkpoint whose code is not in transformers."""
-    values = json.loads((folder / "config.json").read_text()) | more
-    (folder / "config.json").write_text(json.dumps({config.get(key, key): value for key, value in values.items()}))
-    weights = {}
-    for name, value in safetensors.load_file(folder / "model.safetensors").items():
-        for old, new in names.items():
-            name = name.replace(old, new)
-        weights[name] = value
-    return weights
+    save(weights, folder)
 
 
 def _as_exaone(folder: Path) -> None:
@@ -54,8 +43,8 @@ def _as_exaone(folder: Path) -> None:
     names = {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h"}
     names |= {"input_layernorm": "ln_1", "post_attention_layernorm": "ln_2", "self_attn.o_proj": "self_attn.out_proj"}
     names |= {"self_attn": "attn.attention", "gate_proj": "c_fc_0", "up_proj": "c_fc_1", "down_proj": "c_proj"}
-    weights = _renamed(folder, config, names, architectures=["ExaoneForCausalLM"], model_type=None, head_dim=None)
-    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    weights = renamed(folder, config, names, architectures=["ExaoneForCausalLM"], model_type=None, head_dim=None)
+    save(weights, folder)
 
 
 def _as_internlm2(folder: Path) -> None:
@@ -63,13 +52,13 @@ def _as_internlm2(folder: Path) -> None:
     names |= {"post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "feed_forward.w1"}
     names |= {"mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2", "self_attn.o_proj": "attention.wo"}
     more = {"architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2", "bias": False, "head_dim": None}
-    weights = _renamed(folder, {}, names, **more)
+    weights = renamed(folder, {}, names, **more)
     groups = COMMON["num_key_value_heads"]
     for i in range(COMMON["num_hidden_layers"]):
         parts = [weights.pop(f"model.layers.{i}.self_attn.{n}_proj.weight") for n in "qkv"]
         rows = np.concatenate([part.reshape(groups, -1, part.shape[-1]) for part in parts], axis=1)
         weights[f"model.layers.{i}.attention.wqkv.weight"] = rows.reshape(-1, rows.shape[-1])
-    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    save(weights, folder)
 
 
 def _as_orion(folder: Path) -> None:
@@ -80,26 +69,42 @@ def _as_orion(folder: Path) -> None:
         "rope_parameters": None,
         "use_parallel_residual": None,
     }
-    weights = _renamed(folder, config, {}, architectures=["OrionForCausalLM"], model_type="orion", **unused)
-    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    weights = renamed(folder, config, {}, architectures=["OrionForCausalLM"], model_type="orion", **unused)
+    save(weights, folder)
 
 
 def _as_xverse(folder: Path) -> None:
-    weights = _renamed(folder, {}, {}, architectures=["XverseForCausalLM"], model_type="xverse", head_dim=None)
-    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    weights = renamed(folder, {}, {}, architectures=["XverseForCausalLM"], model_type="xverse", head_dim=None)
+    save(weights, folder)
 
 
 def _as_minicpm(folder: Path) -> None:
     config = {"embedding_multiplier": "scale_emb"}
     more = {"scale_depth": 1.4, "dim_model_base": 16, "residual_multiplier": None, "logits_scaling": None}
     more |= {"architectures": ["MiniCPMForCausalLM"], "model_type": "minicpm", "attention_multiplier": None}
-    safetensors.save_file(_renamed(folder, config, {}, **more), folder / "model.safetensors", {"format": "pt"})
+    save(renamed(folder, config, {}, **more), folder)
 
 
 _MINICPM = {"embedding_multiplier": 12.0, "residual_multiplier": 1.4 / 3**0.5, "logits_scaling": 4.0}
 _MINICPM |= {"attention_multiplier": 0.25, "rms_norm_eps": 1e-2}
 _LONGROPE = {"rope_theta": 1e4, "rope_type": "longrope", "original_max_position_embeddings": 256}
 _LONGROPE |= {"short_factor": [1 + i / 8 for i in range(8)], "long_factor": [2 + i / 8 for i in range(8)]}
+_MINICPM3: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "scale_emb": 12,
+    "scale_depth": 1.4,
+    "dim_model_base": 256,
+    "rms_norm_eps": 1e-6,  # transformers takes it in two norms, whatever config.json says
+    "tie_word_embeddings": False,
+}
+_MLA_HEADS = {
+    "kv heads": "all heads read one latent",
+    "epsilon": "transformers knows one value only, which is too small to show",
+}
 _NORM_AFTER_ROPE = "shiftable is False"
 _DERIVED = {"head_dim": "config.json cannot state it"}
 
@@ -167,6 +172,14 @@ ROWS: dict[str, Row] = {
         prepare=_as_minicpm,
         optional=("rope_factors_*",),
         excused={"original context": "it is the whole context, as in published models"},
+    ),
+    "minicpm3": Row("MiniCPM3ForCausalLM", "minicpm3", _MINICPM3, excused=_MLA_HEADS),
+    "minicpm3-longrope": Row(
+        "MiniCPM3ForCausalLM",
+        "minicpm3",
+        _MINICPM3 | {"rope_parameters": _LONGROPE | {k: _LONGROPE[k][:4] for k in ("short_factor", "long_factor")}},
+        optional=("rope_factors_*",),
+        excused=_MLA_HEADS | {"original context": "it is the whole context, as in published models"},
     ),
     "jais2": Row("Jais2ForCausalLM", "jais2", {"layer_norm_eps": 1e-3}, excused=_DERIVED),
     "phi3": Row("Phi3ForCausalLM", "phi3", {"original_max_position_embeddings": 256, "sliding_window": None}),

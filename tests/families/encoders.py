@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.families.checkpoints import renamed, save
 from tests.families.row import Row
 from tests.support.tiny_bert import VOCAB, edit_json, make_tiny_bert, write_safetensors, write_sentence_modules
 from tests.support.tiny_text import make_tokenizer
@@ -52,6 +53,19 @@ def gemma_vector(folder: Path, states: Array) -> Array:
     return np.asarray(vector / np.linalg.norm(vector))
 
 
+_DISTILBERT_LACKS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    *("bos_token_id", "eos_token_id"),
+)
+_T5: dict[str, Any] = dict.fromkeys(_DISTILBERT_LACKS[:5], ...) | {
+    "d_model": 64,
+    "d_kv": 12,
+    "d_ff": 96,
+    "num_layers": 3,
+    "num_heads": 4,
+    "layer_norm_epsilon": 1e-3,
+    "max_position_embeddings": ...,
+}
 _WORDPIECE: dict[str, Any] = {
     "layer_norm_eps": 1e-3,
     "vocab_size": len(VOCAB),
@@ -121,14 +135,87 @@ def modern_as_published(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def _as_llama_embed(folder: Path) -> None:
+    edit_json(folder, "config.json", architectures=["LlamaBidirectionalModel"], model_type="llama_bidirec")
+
+
+def _as_jina(folder: Path) -> None:
+    names = {"intermediate.gated_layers": "mlp.gated_layers"}
+    more = {"architectures": ["JinaBertModel"], "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+    weights = renamed(folder, {}, names, **more)
+    for name in list(weights):
+        if "position_embeddings" in name:
+            del weights[name]
+        elif ".output." in name and ".attention." not in name:
+            new = name.replace("output.dense", "mlp.wo").replace("output.LayerNorm", "mlp.layernorm")
+            weights[new] = weights.pop(name)
+    save(weights, folder)
+
+
 ROWS: dict[str, Row] = {
+    "jina-bert-v2": Row(
+        "tests.families.jina:JinaBertModel",
+        "jina-bert-v2",
+        _ALL_HEADS | _WORDPIECE,
+        tokenizer=wordpiece,
+        prepare=_as_jina,
+        weights={"position_embeddings.weight": np.zeros_like},
+        unused=("pooler.*", "*.key.bias"),
+        llamacpp_bound=1e-3,  # GELU
+    ),
+    "eurobert": Row(
+        "EuroBertModel",
+        "eurobert",
+        {"classifier_pooling": "mean"},
+        keys={"eurobert.classifier.pooling_type": None},  # ours is for models without a classifier
+        excused={"head_dim": "llama.cpp reads only files in which the heads together are as wide as the hidden state"},
+    ),
+    "llama-embed": Row(
+        "EuroBertModel",
+        "llama-embed",
+        {"head_dim": 24},
+        prepare=_as_llama_embed,
+        keys={"llama-embed.attention.causal": False},  # theirs forgets it, and its reader then hides later tokens
+    ),
     "bert": Row(
         "BertModel",
         "bert",
         _ALL_HEADS | _WORDPIECE,
         tokenizer=wordpiece,
         unused=("pooler.*", "*.key.bias"),  # all scores of a query get the same from the bias of keys
+        optional=("token_types.weight",),
         llamacpp_bound=1e-3,  # GELU
+    ),
+    "distilbert": Row(
+        "DistilBertModel",
+        "bert",
+        dict.fromkeys(_DISTILBERT_LACKS, ...)
+        | {"vocab_size": len(VOCAB), "pad_token_id": 0}
+        | {"dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 128, "max_position_embeddings": 256},
+        tokenizer=wordpiece,
+        unused=("*.k_lin.bias",),
+        excused={"epsilon": "config.json has none"},
+        llamacpp_bound=1e-3,  # GELU
+    ),
+    "roberta": Row(
+        "RobertaModel",
+        "bert",
+        _ALL_HEADS | {"layer_norm_eps": 1e-3, "pad_token_id": 1},
+        unused=("pooler.*", "*.key.bias"),
+        optional=("token_types.weight",),
+        llamacpp_bound=1e-3,  # GELU
+    ),
+    "t5encoder": Row(
+        "T5EncoderModel",
+        "t5encoder",
+        _T5 | {"feed_forward_proj": "gated-gelu"},
+        n_tokens=150,
+        weights={"Attention.q.weight": lambda w: w / 4},  # scores are not scaled
+        optional=("enc.blk.*.ffn_gate.weight",),
+        llamacpp_bound=1e-3,  # GELU
+    ),
+    "t5encoder-relu": Row(
+        "T5EncoderModel", "t5encoder", _T5, n_tokens=150, weights={"Attention.q.weight": lambda w: w / 4}
     ),
     "gemma-embedding": Row(
         "Gemma3TextModel",

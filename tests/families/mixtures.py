@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.families.checkpoints import renamed, save
 from tests.families.dense import LLAMA3, MINISTRAL, YARN
 from tests.families.hybrids import RECURRENT
 from tests.families.row import Row, stating
@@ -78,6 +81,56 @@ _MELLUM = {
     "rms_norm_eps": 1e-3,
 }
 _MELLUM |= {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+
+_COHERE: dict[str, Any] = {
+    "head_dim": 24,
+    "logit_scale": 0.25,
+    "num_hidden_layers": 6,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"] * 2,
+    "mlp_layer_types": ["dense", *["sparse"] * 5],
+    "sliding_window": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "prefix_dense_intermediate_size": 48,
+}
+
+_MIMO: dict[str, Any] = {
+    "head_dim": 24,
+    "v_head_dim": 12,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 7,
+    "sliding_window": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "rms_norm_eps": 1e-3,
+    "attention_value_scale": 0.7,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e5, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
+}
+
+
+def _as_mimo(folder: Path) -> None:
+    kinds = json.loads((folder / "config.json").read_text())["layer_types"]
+    more = {
+        "hybrid_layer_pattern": [int(kind == "sliding_attention") for kind in kinds],
+        "moe_layer_freq": [0] + [1] * 6,
+        "topk_method": "noaux_tc",
+        "swa_num_key_value_heads": 2,
+        "swa_num_attention_heads": 4,
+        "swa_head_dim": 24,
+        "swa_v_head_dim": 12,
+        "rope_theta": 1e5,
+        "swa_rope_theta": 1e4,
+        "partial_rotary_factor": 0.5,
+        "scoring_func": "sigmoid",
+    }
+    more |= dict.fromkeys(("rope_parameters", "layer_types", "mlp_layer_types", "model_type"))
+    names = {"self_attn.sinks": "self_attn.attention_sink_bias"}
+    save(renamed(folder, {"rms_norm_eps": "layernorm_epsilon"}, names, **more), folder)
 
 
 def _mellum_rope(base: float) -> dict[str, Any]:
@@ -174,6 +227,26 @@ ROWS: dict[str, Row] = {
         n_tokens=60,
         excused={"kv heads": "all heads read one latent"},
     ),
+    "glm-4.7-flash": Row(
+        "Glm4MoeLiteForCausalLM",
+        "deepseek2",
+        MLA
+        | {"q_lora_rank": 16, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 4, "topk_group": 2}
+        # transformers takes 1e-6 in two norms, whatever config.json says
+        | {"routed_scaling_factor": 1.8, "norm_topk_prob": True, "rms_norm_eps": 1e-6},
+        n_tokens=60,
+        prepare=stating(first_k_dense_replace=1),
+        keys={"deepseek2.expert_gating_func": 2},  # theirs goes by the number of layers and tokens
+        excused={"kv heads": "all heads read one latent"},
+    ),
+    "youtu": Row(  # without experts
+        "YoutuForCausalLM",
+        "deepseek2",
+        {name: MLA[name] for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
+        | {"num_key_value_heads": 4, "q_lora_rank": 16, "tie_word_embeddings": True, "rms_norm_eps": 1e-6},
+        n_tokens=32,
+        excused={"kv heads": "all heads read one latent"},
+    ),
     "gpt-oss": Row(
         "GptOssForCausalLM",
         "gpt-oss",
@@ -198,6 +271,13 @@ ROWS: dict[str, Row] = {
     ),
     "glm4moe-air": Row(
         "Glm4MoeForCausalLM", "glm4moe", _GLM | {"n_shared_experts": 2, "first_k_dense_replace": 2}, n_tokens=32
+    ),
+    "solar-open": Row(
+        "SolarOpenForCausalLM",
+        "glm4moe",
+        _FEW | {"head_dim": 32, "n_routed_experts": 4, "n_shared_experts": 1, "routed_scaling_factor": 2.5},
+        n_tokens=32,
+        prepare=stating(first_k_dense_replace=0, partial_rotary_factor=1.0),
     ),
     "granitemoe": Row("GraniteMoeForCausalLM", "granitemoe", _GRANITE),
     "granitemoe-shared": Row("GraniteMoeSharedForCausalLM", "granitemoe", _GRANITE | {"shared_intermediate_size": 48}),
@@ -327,6 +407,27 @@ ROWS: dict[str, Row] = {
             "llama4.attention.temperature_scale": float(np.float32(0.3)),
         },
         llamacpp="its chunks and its temperature are those of the published models",
+    ),
+    "cohere2moe": Row(
+        "Cohere2MoeForCausalLM",
+        "cohere2moe",
+        _COHERE | {"layer_norm_eps": 1e-3, "expert_selection_fn": "sigmoid", "num_shared_experts": 2},
+        n_tokens=32,
+    ),
+    "cohere2moe-rms": Row(
+        "Cohere2MoeForCausalLM",
+        "cohere2moe",
+        _COHERE | {"rms_norm_eps": 1e-3, "layer_norm_eps": ...},
+        n_tokens=32,
+        keys={"cohere2moe.attention.layer_norm_epsilon": None},  # theirs writes both
+    ),
+    "mimo2": Row(
+        "MiMoV2FlashForCausalLM",
+        "mimo2",
+        _MIMO,
+        n_tokens=60,
+        weights={"experts.down_proj": lambda w: w / 2},
+        prepare=_as_mimo,
     ),
     "mellum": Row("MellumForCausalLM", "mellum", _MELLUM | {"rope_parameters": _mellum_rope(1e4)}),
     "mellum-two-bases": Row(

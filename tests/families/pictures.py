@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy as safetensors
 
-from tests.families.row import COMMON, Row
+from tests.families.gemmas import GEMMA4, GEMMA4_FILE
+from tests.families.row import COMMON, Row, stating
 
 _VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "patch_size": 4}
 _ROPE = {"rope_type": "default", "rope_theta": 1e4}
@@ -35,6 +36,9 @@ def _transpose_experts(folder: Path) -> None:
 _GLM = {"out_hidden_size": 64, "image_size": 16}
 _HALF = _ROPE | {"mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
 _OCR = {"head_dim": 24, "rms_norm_eps": 1e-3}
+_GEMMA4 = {name: value for name, value in GEMMA4.items() if name != "hidden_size_per_layer_input"}
+_GEMMA4 |= {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+_NO_ENCODER = {"mm_embed_dim": 64, "mm_posemb_size": 16, "output_proj_dims": 64, "pooling_kernel_size": 1}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 ROWS: dict[str, Row] = {
     "qwen2-vl": Row(
@@ -88,6 +92,15 @@ ROWS: dict[str, Row] = {
         "paddleocr",
         _config({"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16}, head_dim=32, **_2),
         unused=("model.projector.*",),
+    ),
+    "gemma4-12b": Row(
+        "Gemma4UnifiedForConditionalGeneration",
+        "gemma4",
+        _config({}, pad_token_id=0, **_GEMMA4)
+        | {"vision_config": _NO_ENCODER, "audio_config": {"audio_embed_dim": 20}},
+        prepare=stating(moe_intermediate_size=None),
+        unused=("model.embed_vision.*", "model.embed_audio.*"),
+        **GEMMA4_FILE,
     ),
     "muse-glimmer": Row(
         "MuseGlimmerForConditionalGeneration",

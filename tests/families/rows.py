@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.families import dense, encoders, gemmas, gpts, hybrids, mixtures, pictures, state_spaces, variants
+from tests.families import dense, encoders, gemmas, gpts, hybrids, mixtures, pictures, ported, state_spaces, variants
 from tests.families.row import Row
 
 __all__ = ["ENCODERS", "OTHERS", "ROWS", "TEXT"]
 
-_GROUPS = (dense, gemmas, variants, gpts, mixtures, hybrids, state_spaces, pictures)
+_GROUPS = (dense, gemmas, variants, gpts, mixtures, ported, hybrids, state_spaces, pictures)
 TEXT: dict[str, Row] = {name: row for group in _GROUPS for name, row in group.ROWS.items()}
 ENCODERS: dict[str, Row] = encoders.ROWS
 ROWS: dict[str, Row] = TEXT | ENCODERS

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from tests.families.dense import LLAMA3, YARN
-from tests.families.row import Row
+from tests.families.row import Row, stating
 
 _WINDOWS = [f"{kind}_attention" for kind in ("sliding", "sliding", "sliding", "full", "sliding")]
 _SQUARE = "llama.cpp reads only files in which the heads together are as wide as the hidden state"
+
+_SWA = {
+    "rms_norm_eps": 1e-3,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.5,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 2.0,
+    "num_hidden_layers": 6,
+    "sliding_window": 8,
+    "layer_rope_theta": [1e4, 0, 1e4, 1e4, 0, 1e4],
+}
 
 ROWS: dict[str, Row] = {
     "granite": Row(
@@ -21,6 +32,20 @@ ROWS: dict[str, Row] = {
             "attention_bias": True,
             "mlp_bias": True,
         },
+    ),
+    "granite-swa": Row(
+        "GraniteSWAForCausalLM",
+        "granite_swa",
+        _SWA,
+        n_tokens=32,
+        prepare=stating(no_rope_layers=[1, 0, 1, 1, 0, 1]),
+    ),
+    "granite-swa-moe": Row(
+        "GraniteMoeSWAForCausalLM",
+        "granite_swa",
+        _SWA | {"num_local_experts": 6, "num_experts_per_tok": 2, "shared_intermediate_size": 48},
+        n_tokens=32,
+        prepare=stating(no_rope_layers=[1, 0, 1, 1, 0, 1]),
     ),
     "olmo2": Row("Olmo2ForCausalLM", "olmo2", {"rms_norm_eps": 1e-3}),
     "olmo3": Row(

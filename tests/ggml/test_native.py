@@ -20,6 +20,7 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 from hotshoe_core import ops
 from hotshoe_ggml import abi, native
 from hotshoe_ggml.native import NativeLibraryError, ffi
+from hotshoe_ggml.native.log import follow_level
 from hotshoe_loader import load_all
 
 KERNELS = Path(__file__).parents[2] / "plugins/ggml-cpu/native"
@@ -229,16 +230,37 @@ def test_messages_go_to_logging_line_by_line(caplog: pytest.LogCaptureFixture) -
     callback, user_data = ffi.new("ggml_log_callback *"), ffi.new("void **")
     native.lib().ggml_log_get(callback, user_data)
     with caplog.at_level(logging.DEBUG, logger="hotshoe.ggml"):
+        follow_level()
         for level, text in ((3, b"half a "), (5, b"line\n"), (4, b"bad \xff\n")):
-            callback[0](level, ffi.new("char[]", text), ffi.NULL)
-        worker = threading.Thread(target=callback[0], args=(2, ffi.new("char[]", b"elsewhere\n"), ffi.NULL))
+            callback[0](level, ffi.new("char[]", text), user_data[0])
+        worker = threading.Thread(target=callback[0], args=(2, ffi.new("char[]", b"elsewhere\n"), user_data[0]))
         worker.start()
         worker.join()
+    follow_level()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "half a line"),
         ("ERROR", "bad \ufffd"),
         ("INFO", "elsewhere"),
     ]
+
+
+def test_messages_below_the_level_do_not_reach_python(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[int] = []
+    monkeypatch.setattr(native.log, "_emit", lambda level, text: reached.append(level))
+    callback, user_data = ffi.new("ggml_log_callback *"), ffi.new("void **")
+    native.lib().ggml_log_get(callback, user_data)
+    lines = [(1, b"reused\n"), (5, b" graph\n"), (2, b"a device\n"), (3, b"half a "), (5, b"line\n"), (4, b"bad\n")]
+    for level, least in ((logging.DEBUG, 1), (logging.INFO, 2), (logging.WARNING, 3), (logging.CRITICAL, 4)):
+        with caplog.at_level(level, logger="hotshoe.ggml"):
+            with load_all().open("cpu") as backend, backend.new_context() as ctx:
+                ctx.forward(ops.arange(3) + 1).compute()  # a run takes over the level
+            del reached[:]
+            for given, text in lines:
+                callback[0](given, ffi.new("char[]", text), user_data[0])
+        assert reached == [given for given, _ in lines[{1: 0, 2: 2, 3: 3, 4: 5}[least] :]]
+    follow_level()
 
 
 def test_nothing_is_printed_and_exit_is_clean_with_a_pool_alive() -> None:
@@ -257,7 +279,7 @@ def test_an_unknown_variant_and_a_library_that_is_not_a_backend(tmp_path: Path) 
     with pytest.raises(NativeLibraryError, match="is missing"):
         native.load_backend(tmp_path / "libggml-none.so")
     kernels = next(path for path in native.LIBRARY_DIR.iterdir() if "hotshoe_kernels" in path.name)
-    with pytest.raises(NativeLibraryError, match="not a dynamic ggml backend"):
+    with pytest.raises(NativeLibraryError, match="does not export ggml_backend_init or ggml_backend_"):
         native.load_backend(kernels)
 
 

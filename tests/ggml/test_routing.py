@@ -1,4 +1,4 @@
-"""The routing of experts on a device: the order of nodes that CUDA and Vulkan fuse, and the same numbers. Over RPC."""
+"""The order of nodes that CUDA and Vulkan fuse, and the same numbers: routing, and keys into the cache. Over RPC."""
 
 from __future__ import annotations
 
@@ -161,3 +161,37 @@ def test_the_routing_of_a_model_has_that_order(gguf: Callable[..., Path]) -> Non
             assert len(starts) == len(model.backend.placement.layers)
             at = expected.index("ARGSORT")
             assert all(names[i - at : i - at + len(expected)] == expected for i in starts)
+
+
+def _nodes(cgraph: Any) -> list[Any]:
+    return [lib().ggml_graph_node(cgraph, i) for i in range(lib().ggml_graph_n_nodes(cgraph))]
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("before", [["ROPE"], ["RMS_NORM", "MUL", "ROPE"]], ids=["Llama", "Qwen3"])
+@pytest.mark.parametrize("kv_dtype", ["f16", "f32"])
+def test_rotated_keys_go_into_the_cache_in_one_kernel(
+    gguf: Callable[..., Path],  # noqa: F811
+    before: list[str],
+    kv_dtype: str,
+) -> None:
+    """The conditions of ggml_cuda_should_fuse_rope_set_rows and ggml_vk_can_fuse_rope_set_rows."""
+    path, tokens = gguf("LlamaForCausalLM" if len(before) == 1 else "Qwen3ForCausalLM"), [5, 9, 3, 7, 1, 2]
+    with hotshoe.load_model(path, "cpu", task="text", kv_dtype=kv_dtype) as model:
+        expected = model.logits(tokens)
+    with hotshoe.load_model(path, "rpc:0", task="text", kv_dtype=kv_dtype) as model:
+        assert np.abs(model.logits(tokens) - expected).max() < 1e-3 * np.abs(expected).max()
+        n_layers = len(model.backend.placement.layers)
+        for executable in model.backend._executables:  # type: ignore[attr-defined]
+            nodes, names = _nodes(executable._scheduled.cgraph), op_names(executable._scheduled.cgraph)
+            pattern = [*before, "VIEW", "SET_ROWS"]
+            ends = [i + len(pattern) for i in range(len(names)) if names[i : i + len(pattern)] == pattern]
+            assert len(ends) == n_layers
+            for rope, view, set_rows in (nodes[i - 3 : i] for i in ends):
+                assert view.src[0] == rope
+                assert set_rows.src[0] == view
+                assert set_rows.src[1].type == DType.I64.id
+                assert lib().ggml_is_contiguous(view)
+                assert view.ne[0] == rope.ne[0] * rope.ne[1]
+                readers = [node for node in nodes for source in node.src if source in (rope, view)]
+                assert readers == [view, set_rows]

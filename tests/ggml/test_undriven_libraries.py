@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +15,13 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 import hotshoe
 from hotshoe.runner.text import TextModel
-from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.backend import Backend, WeightData
 from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.testing import GRAPH_CASES, OP_CASES, BackendConformance
 from hotshoe_core.testing.run import AnyCase
+from hotshoe_ggml import unit
+from hotshoe_ggml.memory import transfer
 from hotshoe_loader import Outcome, Registry, Verdict, load_all
 from tests.support.ggml_libraries import acme, blas_libraries, compile_acme, says_which_ggml
 
@@ -50,6 +56,39 @@ def test_an_unknown_library_computes(acme: Callable[..., Path]) -> None:
         np.testing.assert_allclose(product.read(), ((x + y) * x) @ y.T, rtol=1e-5, atol=1e-5)
         placed = {each.op: each.device for each in ctx.placements()}
     assert placed == {"add": "acme:1", "mul": "acme:1", "permute": "acme:1", "matmul": "cpu"}  # a view runs nowhere
+
+
+def test_weights_are_copied_by_several_threads(acme: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(unit._N_COPYING, "ACME", 4)  # as CUDA
+    arrays = {str(i): np.full((7, 33), i, np.float32) for i in range(40)}
+    threads = set()
+    copy = transfer._copy
+
+    def watched(*args: Any, **options: Any) -> None:
+        threads.add(threading.get_ident())
+        time.sleep(0.01)
+        copy(*args, **options)
+
+    monkeypatch.setattr(transfer, "_copy", watched)
+    data = [WeightData(k, a.shape, DType.F32, a.reshape(-1).view(np.uint8), uses=("mul",)) for k, a in arrays.items()]
+    with load_all(paths=acme()).open("acme:0", BackendParams(n_threads=3)) as backend, backend.new_context() as ctx:
+        weights = backend.load(data)
+        doubled = [weights[key] + weights[key] for key in arrays]
+        ctx.forward(*doubled).compute()
+        assert all((y.read() == 2 * arrays[key]).all() for key, y in zip(arrays, doubled))
+    assert len(threads) == 3  # n_threads
+
+
+def test_one_that_was_built_to_be_linked(tmp_path: Path) -> None:
+    compile_acme(tmp_path, linked=["-Dggml_backend_init=ggml_backend_acme_reg"])  # as without GGML_BACKEND_DL
+    says_which_ggml(tmp_path)
+    registry = load_all(paths=tmp_path)
+    assert library_verdict(registry, "acme").outcome is Outcome.AVAILABLE
+    with registry.open("acme:0") as backend, backend.new_context() as ctx:
+        x = ctx.input("x", (3,))
+        ctx.forward(y := x + x).compute({x: [1, 2, 3]})
+        assert y.read().tolist() == [2, 4, 6]
+        assert [each.device for each in ctx.placements()] == ["acme:0"]
 
 
 @pytest.mark.parametrize(

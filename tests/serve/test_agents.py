@@ -1,7 +1,7 @@
 """Terminal agents as they are published, with a model that calls the tools that they offer.
 
-They come from npm: ``npm install @openai/codex @anthropic-ai/claude-code`` in any folder, which AGENTS names. Without
-them, these tests are skipped. They need no network.
+They come from npm: ``npm install @openai/codex @anthropic-ai/claude-code opencode-ai cline @continuedev/cli
+@qwen-code/qwen-code`` in any folder, which AGENTS names. Without them, these tests are skipped. They need no network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ wire_api = "responses"
 def program(name: str) -> str:
     path = Path(os.environ.get("AGENTS", "."), "node_modules", ".bin", name)
     if not path.exists():
-        pytest.skip(f"needs {name}: npm install @openai/codex @anthropic-ai/claude-code; AGENTS=FOLDER")
+        pytest.skip(f"needs {name} from npm; AGENTS=FOLDER (tests/serve/test_agents.py names the packages)")
     return str(path.absolute())
 
 

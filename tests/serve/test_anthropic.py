@@ -124,7 +124,7 @@ def test_what_the_server_did_not_expect_is_an_error_of_the_dialect(monkeypatch: 
     async def broken(*_: Any) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr(app.anthropic, "messages", broken)
+    monkeypatch.setattr(app, "ENDPOINTS", [endpoint._replace(handler=broken) for endpoint in app.ENDPOINTS])
     response = TestClient(app.make_app(Front([])), base_url="http://localhost").post("/v1/messages", json={})
     assert (response.status_code, response.json()["type"]) == (500, "error")
 

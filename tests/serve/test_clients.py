@@ -184,7 +184,7 @@ def test_the_page_runs_as_it_stands(chat_server: Server, capsys: pytest.CaptureF
     [expected] = re.findall(r"content\)  # (.*)", code)
     assert printed[0] == expected
     assert printed[1].startswith("cpu cpu (ggml-cpu")
-    paths = set(re.findall(r"`(/[a-z0-9/_]+)`", page))
+    paths = set(re.findall(r"`(/[a-z0-9/_.]+)`", page))
     routes = {getattr(route, "path", "") for route in make_app(Front([])).routes}
     routes = {path for path in routes if not path.startswith("/page/")}
     assert routes - {"/", "/v1/models/{name:path}", "/api/blobs/{digest}"} == paths

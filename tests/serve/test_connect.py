@@ -19,6 +19,7 @@ from tests.serve.conftest import Server
 from tests.serve.test_agents import TASK, program, two_calls
 from tests.serve.test_agents import repository as repository  # a fixture
 from tests.serve.test_agents import run as run_agent
+from tests.support.scripted import make_scripted
 
 FILES = [name for name, client in CLIENTS.items() if client.path is not None]
 HOME = {"codex": "CODEX_HOME", "claude": "CLAUDE_CONFIG_DIR"}
@@ -170,6 +171,8 @@ CODEX = ["codex", "exec", "--skip-git-repo-check", "--sandbox", "danger-full-acc
         ("codex", CODEX, "exec_command", "cmd", ""),
         ("claude", ["claude", "--dangerously-skip-permissions", "-p"], "Bash", "command", ', "description": "x"'),
         ("opencode", ["opencode", "run"], "bash", "command", ', "description": "x"'),
+        ("continue", ["cn", "--auto", "-p"], "Bash", "command", ""),
+        ("qwen", ["qwen", "--yolo", "-p"], "run_shell_command", "command", ', "is_background": false'),
     ],
 )  # fmt: skip
 def test_an_agent_works_with_what_is_written(
@@ -192,4 +195,45 @@ def test_an_agent_works_with_what_is_written(
     finally:
         server.stop()
     assert "b.txt says hotshoe." in said
+    assert (repository / "b.txt").read_text() == "hotshoe\n"
+
+
+def test_cline_works_with_what_is_printed(tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cline's tool takes a list of commands."""
+    cline = program("cline")
+    calls = []
+    for command in ("cat a.txt", "echo hotshoe > b.txt"):
+        call = f'{{"name": "run_commands", "arguments": {{"commands": ["{command}"]}}}}'
+        calls += [f"<tool_call>{len(calls) * ' '}", call, f"</tool_call>{len(calls) * ' '}"]
+    model = make_scripted(tmp_path / "agent.gguf", calls, ["a.txt says hello,", " and b.txt says hotshoe."], 131072)
+    server = Server(str(model), "--ctx", "131072", "--sequences", "1")
+    try:
+        assert connect("cline", "--url", server.url) == 0
+        run_agent([cline, *shlex.split(capsys.readouterr().out)[1:]], repository)
+        said = run_agent([cline, TASK], repository)
+    finally:
+        server.stop()
+    assert "b.txt says hotshoe." in said
+    assert (repository / "b.txt").read_text() == "hotshoe\n"
+
+
+def test_aider_works_with_what_is_written(tmp_path: Path, repository: Path) -> None:
+    """Aider has no tools: the model writes files as text. It comes from PyPI; AIDER names its program."""
+    aider = os.environ.get("AIDER")
+    if aider is None:
+        pytest.skip("needs aider: pip install aider-chat, in an environment of its own; AIDER=PROGRAM")
+    answer = ["Here it is.\n\n", "b.txt\n", "```\n", "hotshoe\n", "```"]
+    server = Server(str(make_scripted(tmp_path / "agent.gguf", answer, ["unused"])), "--ctx", "8192")
+    home = repository.parent / "home"
+    home.mkdir()
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "hotshoe", "connect", "aider", "--write", "--yes", "--url", server.url],
+            env=os.environ | {"HOME": str(home)}, check=True, capture_output=True,
+        )  # fmt: skip
+        options = ["--yes-always", "--no-check-update", "--analytics-disable", "--no-show-model-warnings"]
+        said = run_agent([aider, *options, "--message", TASK], repository)
+    finally:
+        server.stop()
+    assert "Applied edit to b.txt" in said
     assert (repository / "b.txt").read_text() == "hotshoe\n"

@@ -47,6 +47,23 @@ def test_a_reply_says_where_a_prompt_left_what_was_cached(folder: Path, monkeypa
         assert server.stop() == 0
 
 
+def test_a_conversation_goes_on_after_its_model_was_swapped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another model displaced is loaded again, and the first turn is not computed again."""
+    monkeypatch.setenv("HOTSHOE_CACHE_DIR", str(folder))
+    one, other = f"one={VERSE}", f"other={VERSE}"
+    server = Server(one, other, "--device", "cpu", "--threads", "1", "--prefix-disk", "64MiB", "--ctx", "512")
+    try:
+        first = ask(server, STORY, model="one", max_tokens=8)
+        assert server.post("/api/generate", {"model": "one", "keep_alive": 0}).json()["done_reason"] == "unload"
+        ask(server, "And God said", model="other")
+        assert [model["name"] for model in server.get("/api/ps").json()["models"]] == ["other"]
+        second = ask(server, STORY + first["text"] + " And then?", model="one")
+        assert first["prompt_n"] > 300  # more than a block of the store
+        assert second["cache_n"] >= first["prompt_n"]
+    finally:
+        assert server.stop() == 0
+
+
 def test_marks_do_not_spoil_the_prefix_in_any_dialect(folder: Path) -> None:
     server = Server(f"smol={require_smollm2()}", "--device", "cpu", "--threads", "1")
 

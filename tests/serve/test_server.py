@@ -133,6 +133,8 @@ def test_a_field_without_effect_is_named_and_a_null_is_absent(server: Server) ->
     assert response.headers["x-hotshoe-ignored"] == ", ".join(names)
     assert response.json()["timings"]["ignored"] == names
     assert "x-hotshoe-ignored" not in server.post("/v1/completions", TEXT).headers
+    for odd in (" y1e ", " ", "", "é", "a" * 998 + "  b"):  # names that a header cannot have as they stand
+        assert server.post("/v1/completions", TEXT | {odd: 1}).status_code == 200
 
 
 def test_pages_of_other_sites_and_unknown_paths(server: Server) -> None:

@@ -24,6 +24,8 @@ def other_ggml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz
         HOTSHOE_TEST_GGML=$PWD/package/bins/linux-x64 python -m pytest tests/zoo tests/ggml
+
+    or ``llama_cpp/lib`` of an installed llama-cpp-python.
     """
     given = os.environ.get("HOTSHOE_TEST_GGML", "")
     if given:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from hotshoe.nn.vision import Prepared, Tower
+from tests.families.dense import LLAMA3
 from tests.families.hybrids import DELTA_WEIGHTS
 from tests.families.row import Row
 from tests.support.rewrite import Stored
@@ -118,6 +120,22 @@ def _minicpmv() -> dict[str, Any]:
 
 _VQ = {"base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1, "latent_channels": 32, "embed_dim": 8}
 _VQ |= {"num_embeddings": 16, "image_token_embed_dim": 64, "projection_dim": 64}
+
+_LLAMA4_TOKENS = ("<|patch|>", "<|image|>", "<|image_start|>", "<|image_end|>")
+_LLAMA4_TOKENS += ("<|tile_x_separator|>", "<|tile_y_separator|>")
+
+
+def _llama4_pixels(tower: Tower, prepared: Prepared) -> Array:
+    """The tower has each patch as one row."""
+    patches, patch = prepared.inputs["patches"], tower.config.patch_size
+    n, side = len(patches), tower.config.side
+    cells = patches.reshape(n, side, side, 3, patch, patch).transpose(0, 3, 1, 4, 2, 5)
+    return cells.reshape(n, 3, side * patch, side * patch)
+
+
+def _llama4_features(oracle: Any, given: Mapping[str, Any]) -> Any:
+    return oracle.multi_modal_projector(oracle.get_image_features(**given).last_hidden_state)
+
 
 _MINICPM_TOKENS = ("<|image_pad|>", "<|video_pad|>", "<image>", "</image>", "<slice>", "</slice>")
 _PADDLE_TOKENS = ("<|IMAGE_PLACEHOLDER|>", "<|IMAGE_START|>", "<|IMAGE_END|>")
@@ -297,6 +315,49 @@ ROWS: dict[str, TowerRow] = {
         named={"image_token": "<image_placeholder>", "boi_token": "<begin_of_image>", "eoi_token": "<end_of_image>"},
         seen_size=(64, 64),
         unseen="<begin_of_image><end_of_image>",
+    ),
+    "llama4": TowerRow(
+        Row(
+            "Llama4ForConditionalGeneration",
+            "llama4",
+            config_of(
+                SIGLIP
+                | {"image_size": 56, "patch_size": 14, "vision_output_dim": 40}
+                # the first layer of the projector reads as many elements as four patches have
+                | {"projector_input_dim": 40, "projector_output_dim": 40, "intermediate_size": 128},
+                head_dim=24,
+                num_hidden_layers=4,
+                intermediate_size_mlp=80,
+                num_local_experts=4,
+                num_experts_per_tok=1,
+                interleave_moe_layer_step=2,
+                vocab_size=352,
+                pad_token_id=0,
+                rope_parameters=LLAMA3,
+            ),
+        ),
+        "llama4",
+        "tests.towers.tensor_processors:Llama4Processor",
+        _LLAMA4_TOKENS,
+        {"image_token_index": "<|patch|>", "boi_token_index": "<|image_start|>", "eoi_token_index": "<|image_end|>"},
+        _llama4_pixels,
+        {"size": {"height": 56, "width": 56}},
+        unread=("aspect_ratios",),
+        features=_llama4_features,
+        sizes=(*SIZES, (60, 60), (40, 20), (600, 700)),
+        whole_processor="transformers.models.llama4.processing_llama4:Llama4Processor",
+        seen_size=(56, 56),
+        seen_bound=2e-2,  # its pixels are not rounded to BF16
+        seen_order=(0, 2, 1, 3),  # it writes rows column by column
+        unseen="<|image|>",
+        # llama.cpp's converter takes the second norm of a block for another one; its reader expects ours
+        differing=tuple(
+            f"{t} v.blk.{i}.{norm}.{part}"
+            for t in ("f32", "f16")
+            for i in (0, 1)
+            for norm in ("ln2", "attn_post_norm")
+            for part in ("weight", "bias")
+        ),
     ),
     "minicpmv": TowerRow(
         Row(

@@ -103,10 +103,13 @@ class CacheConfig:
 
     It applies to the rows of a graph and to the length of the cache, in units of ``padding``. A backend that compiles
     for seconds sets a small number: with 1, prompts of 1 to 512 tokens have 10 lengths; with 2, 18. Padding adds at
-    most ``1 / lengths_per_octave`` to a graph. None: 16 for rows, and every multiple of ``padding`` for the cache.
+    most ``1 / lengths_per_octave`` to a graph. None: 16 for rows, and 8 for the cache.
 
     hotshoe keeps up to 32 of the largest graphs of such a backend, and 8 if this is None.
     """
+
+    cell_dtype: DType = DType.I32
+    """The type of the indices by which a graph writes keys and values: I32 or I64."""
 
     def __post_init__(self) -> None:
         integer("padding", self.padding, 1, BackendError)
@@ -115,6 +118,8 @@ class CacheConfig:
         n = self.lengths_per_octave
         if n is not None and (type(n) is bool or not isinstance(n, (int, np.integer)) or n not in (1, 2, 4, 8, 16)):
             raise BackendError(f"lengths_per_octave is {described(n)}; expected None, 1, 2, 4, 8 or 16")
+        if self.cell_dtype not in (DType.I32, DType.I64):
+            raise BackendError(f"cell_dtype is {described(self.cell_dtype)}; expected DType.I32 or DType.I64")
 
 
 @dataclass(frozen=True, slots=True)

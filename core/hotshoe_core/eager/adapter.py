@@ -186,7 +186,9 @@ class EagerBackend(Backend):
         """The coarsest padding and lengths of the devices, and the mask type of the first."""
         configs = [library.cache_config for library in self._libraries]
         lengths = [c.lengths_per_octave for c in configs if c.lengths_per_octave is not None]
-        return CacheConfig(max(c.padding for c in configs), configs[0].mask_dtype, min(lengths, default=None))
+        return CacheConfig(
+            max(c.padding for c in configs), configs[0].mask_dtype, min(lengths, default=None), configs[0].cell_dtype
+        )
 
     def close(self) -> None:
         if self.is_forked_copy:

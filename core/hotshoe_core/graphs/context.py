@@ -261,7 +261,10 @@ class Context:
             return
         with self._lock:
             self._closed = True
-            self._fed.clear()
+            # tensors refer to their context: without this, closed graphs wait for the garbage collector
+            for held in (self._fed, self._inputs, self._outputs, self._updates, self._lowered, self._bounds):
+                held.clear()
+            self._graph = None
             if self._executable is not None:
                 self._executable.close()
                 self._executable = None

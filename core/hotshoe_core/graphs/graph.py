@@ -14,7 +14,8 @@ __all__ = ["Graph", "is_view", "lower"]
 
 def is_view(t: Tensor) -> bool:
     """Whether the value may be in the memory of its first source."""
-    return not t.is_leaf and TABLE[t.op].movement
+    op = TABLE.get(t.op)  # None for a leaf
+    return op is not None and op.movement
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +77,36 @@ def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict
     Returns the new graph, and for each output of the old graph the tensor that replaces it.
     Raises UnsupportedOpError if ``supports`` refuses a primitive.
     """
-    replaced: dict[Tensor, Tensor] = {}
-    decomposed: list[tuple[str, str]] = []
+    lowering = _Lowering(supports)
+    replaced, decomposed = lowering.replaced, lowering.decomposed
+    for node in graph.nodes:
+        is_kept = not decomposed and supports(node)  # most graphs have nothing to replace
+        replaced[node] = node if is_kept else lowering.lowered(node)
+    outputs = {t: replaced.get(t, t) for t in graph.outputs}
+    if not decomposed:
+        return graph, outputs
+    updates = {state: replaced.get(new, new) for state, new in graph.updates.items()}
+    new = Graph.trace(tuple(outputs.values()), updates)
+    return replace(new, decomposed=tuple(decomposed)), outputs
 
-    def lowered(node: Tensor) -> Tensor:
-        sources = tuple(None if s is None else replaced.get(s, s) for s in node.sources)
+
+class _Lowering:
+    """What ``lower`` did so far. A function inside of it would keep all tensors until a garbage collection."""
+
+    def __init__(self, supports: Callable[[Tensor], bool]) -> None:
+        self.supports = supports
+        self.replaced: dict[Tensor, Tensor] = {}
+        self.decomposed: list[tuple[str, str]] = []
+
+    def lowered(self, node: Tensor) -> Tensor:
+        """Return the tensor that replaces ``node``, whose sources are lowered. Raises UnsupportedOpError."""
+        sources = tuple(None if s is None else self.replaced.get(s, s) for s in node.sources)
         if any(a is not b for a, b in zip(sources, node.sources)):
             node = Tensor(
                 node.op, sources, node.attrs, node.shape, node.dtype,
                 name=node.name, context=node.context, layer=node.layer,
             )  # fmt: skip
-        if supports(node):
+        if self.supports(node):
             return node
         op = TABLE[node.op]
         if not op.composite:
@@ -94,23 +114,13 @@ def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict
                 f"{node.name}: the backend has no lowering for the primitive op {node.op} with "
                 + ", ".join(repr(s) for s in node.sources if s is not None)
             )
-        decomposed.append((node.name, node.op))
+        self.decomposed.append((node.name, node.op))
         with scope(node.name, node.layer):
             expression: Tensor = op.body(*node.sources, **node.attrs)
         for inner in _topological((expression,), stop=set(node.sources)):
             if not inner.is_leaf:
-                replaced[inner] = lowered(inner)
-        return replaced.get(expression, expression)
-
-    for node in graph.nodes:
-        is_kept = not decomposed and supports(node)  # most graphs have nothing to replace
-        replaced[node] = node if is_kept else lowered(node)
-    outputs = {t: replaced.get(t, t) for t in graph.outputs}
-    if not decomposed:
-        return graph, outputs
-    updates = {state: replaced.get(new, new) for state, new in graph.updates.items()}
-    new = Graph.trace(tuple(outputs.values()), updates)
-    return replace(new, decomposed=tuple(decomposed)), outputs
+                self.replaced[inner] = self.lowered(inner)
+        return self.replaced.get(expression, expression)
 
 
 def _topological(
@@ -123,20 +133,19 @@ def _topological(
     Depth first without recursion, because a deep model would exceed Python's recursion limit.
     """
     done: set[Tensor | None] = set(stop or ())
-    done.add(None)
     order: list[Tensor] = []
-    stack = [(t, False) for t in reversed(list(roots))]
+    stack = list(roots)[::-1]
     while stack:
-        t, expanded = stack.pop()
-        if t in done:
-            continue
-        if expanded:
+        t = stack[-1]
+        if t not in done:
+            sources = t.sources if before is None else (*before.get(t, ()), *t.sources)
+            waiting = [s for s in sources if s is not None and s not in done]
+            if waiting:
+                stack += waiting[::-1]
+                continue
             done.add(t)
             order.append(t)
-        else:
-            stack.append((t, True))
-            sources = t.sources if before is None else (*before.get(t, ()), *t.sources)
-            stack.extend((s, False) for s in reversed(sources) if s is not None and s not in done)
+        stack.pop()
     return order
 
 
@@ -151,21 +160,22 @@ def _plan_in_place(
     writes = [node for state, new in updates.items() for node in _writes(state, new)]
     if not writes:
         return frozenset(), {}
-    owner: dict[Tensor, Tensor] = {}  # the tensor in whose memory a value is, as far as views go
-    readers: dict[Tensor, list[tuple[Tensor, int]]] = {}  # of that memory: the node, and the index of the source
+    owner: dict[Tensor, Tensor] = {}  # for each view: the tensor in whose memory it is
+    readers: dict[Tensor, list[tuple[Tensor, int]]] = {node.source(0): [] for node in writes}  # node and source's index
     for t in ordered:
         if is_view(t):
-            owner[t] = owner[t.source(0)]
+            owner[t] = owner.get(t.source(0), t.source(0))
             continue
-        owner[t] = t
         for i, source in enumerate(t.sources):
             if source is not None:
-                readers.setdefault(owner[source], []).append((t, i))
-    kept = {owner[t] for t in (*outputs, *updates.values())}
+                value = owner.get(source, source)
+                if value in readers:
+                    readers[value].append((t, i))
+    kept = {owner.get(t, t) for t in (*outputs, *updates.values())}
     in_place: set[Tensor] = set()
     before: dict[Tensor, list[Tensor]] = {}
     for node in writes:
-        value = owner[node.source(0)]
+        value = node.source(0)
         others = [r for r, i in readers[value] if (r, i) != (node, 0)]
         if value not in kept and not _depend(others, node, before):
             in_place.add(node)

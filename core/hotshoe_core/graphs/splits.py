@@ -8,6 +8,7 @@ reads what another device computed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,12 +29,13 @@ DeviceOfTensor = Callable[[Tensor], str]
 def node_devices(graph: Graph, placement: Placement, device_of_tensor: DeviceOfTensor) -> dict[Tensor, str]:
     """The device that the placement intends for each node. That device may lack the op."""
     devices: dict[Tensor, str] = {}
-    leaf_of: dict[Tensor, Tensor] = {t: t for t in graph.leaves if t.op in ("weight", "state")}
+    leaf_of: dict[Tensor | None, Tensor] = {t: t for t in graph.leaves if t.op in ("weight", "state")}
+    device_of_layer = functools.cache(placement.device)
     for node in graph.nodes:
-        leaves = [leaf_of[s] for s in node.sources if s is not None and s in leaf_of]
-        if (is_view(node) or node in graph.in_place) and node.source(0) in leaf_of:
-            leaf_of[node] = leaf_of[node.source(0)]  # the node's value is in that leaf's memory
-        devices[node] = _node_device(node, leaves, devices, placement, device_of_tensor)
+        leaves = [leaf_of[s] for s in node.sources if s in leaf_of]
+        if leaves and node.sources[0] in leaf_of and (is_view(node) or node in graph.in_place):
+            leaf_of[node] = leaves[0]  # the node's value is in that leaf's memory
+        devices[node] = _node_device(node, leaves, devices, device_of_layer, device_of_tensor)
     return devices
 
 
@@ -41,23 +43,27 @@ def _node_device(
     node: Tensor,
     leaves: Sequence[Tensor],
     devices: dict[Tensor, str],
-    placement: Placement,
+    device_of_layer: Callable[[int], str],
     device_of_tensor: DeviceOfTensor,
 ) -> str:
     """``leaves``: the weights and states that the node reads; ``devices``: of the nodes before it."""
-    layer_device = placement.device(node.layer)
+    layer_device = device_of_layer(node.layer)
     for leaf in leaves:
         device = device_of_tensor(leaf)
-        if device != layer_device and (leaf.op == "state" or device != placement.device(leaf.layer)):
+        if device != layer_device and (leaf.op == "state" or device != device_of_layer(leaf.layer)):
             return device
-    computed = [s for s in node.sources if s is not None and s in devices]
+    computed = [s for s in node.sources if s in devices]
     if not computed:
         return layer_device
     first = devices[computed[0]]
     if node.layer < 0:  # belongs to no layer: it moves rows of a cache, for example
         return first
-    continues = not leaves and all(s.layer == node.layer and devices[s] == first for s in computed)
-    return first if continues else layer_device
+    if leaves:
+        return layer_device
+    for s in computed:
+        if s.layer != node.layer or devices[s] != first:
+            return layer_device
+    return first
 
 
 class Split(NamedTuple):

@@ -223,11 +223,16 @@ def _rope_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     k = (len(config.sections),) if config.sections else ()
     if positions.shape not in ((*k, *x.shape[-3:-2]), (*k, *x.shape[:-2])):
         raise ShapeError(f"positions must be {(*k, *x.shape[-3:-2])} or {(*k, *x.shape[:-2])}; got {positions.shape}")
-    _check_config(config, x.shape[-1])
+    known, head_dim = _checked_last[0]
+    if known is not config or head_dim != x.shape[-1]:
+        _check_config(config, x.shape[-1])
+        _checked_last[0] = config, x.shape[-1]
     if factors is not None and factors.shape != (config.dim // 2,):
         raise ShapeError(f"factors must be ({config.dim // 2},); got {factors.shape}")
     return x.shape, F32
 
+
+_checked_last: list[tuple[RoPE | None, int]] = [(None, 0)]  # most layers of a model share their RoPE
 
 _NUMBERS = ("base", "scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow")
 

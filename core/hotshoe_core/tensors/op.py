@@ -105,27 +105,27 @@ class Op:
 
     def __call__(self, *sources: Tensor | None, **attrs: Any) -> Tensor:
         """Record a node. Raises ShapeError or DTypeError that names the op, its operands and the part of the model."""
-        if not self.variadic:
-            sources = self._by_position(sources, attrs)
         present = [t for t in sources if t is not None]
+        if not self.variadic:
+            usual = self.required <= len(present) == len(sources) <= len(self.tensors)
+            if not usual or (attrs and not self._names.isdisjoint(attrs)):
+                sources = self._by_position(sources, attrs)
+                present = [t for t in sources if t is not None]
+            elif len(sources) < len(self.tensors):
+                sources += (None,) * (len(self.tensors) - len(sources))
         for t in present:
             if not isinstance(t, Tensor):
-                hint = "wrap arrays in hotshoe_core.constant(array), or make them an input of the context"
-                if is_number(t):  # such as an axis
-                    call = ", ".join((*self.tensors[: self.required], *(f"{name}=…" for name in self.attrs)))
-                    named = f"give {', '.join(self.attrs)} by name" if self.attrs else "give tensors only"
-                    hint = f"{named}: {self.name}({call}). {self.__doc__.partition(chr(10))[0]}"
-                raise GraphError(f"{self.name}: got {type(t).__name__}, expected a Tensor", hint=hint)
+                raise self._not_a_tensor(t)
         if self.variadic and (not present or len(present) < len(sources)):
             got = f"None among {len(sources)}" if sources else "no argument"
             raise GraphError(f"{self.name} needs one tensor or more, and only tensors; got {got}")
-        if not attrs.keys() <= self.attrs.keys():
+        if attrs and not attrs.keys() <= self.attrs.keys():
             unknown = sorted(attrs.keys() - self.attrs.keys())
             raise GraphError(f"{self.name} has no attribute {', '.join(unknown)}; it has {list(self.attrs)}")
-        full = {**self.attrs, **attrs}
         for name in self.required_attrs:
             if name not in attrs:
                 raise GraphError(f"{self.name} needs the attribute {name}")
+        full = {**self.attrs, **attrs}
         try:
             for name, kind in self.kinds:
                 full[name] = kind.checked(name, full[name])
@@ -138,6 +138,15 @@ class Op:
             error.operands = tuple(present)
             raise error from None
         return Tensor(self.name, sources, full, shape, dtype, context=context)
+
+    def _not_a_tensor(self, operand: object) -> GraphError:
+        hint = "wrap arrays in hotshoe_core.constant(array), or make them an input of the context"
+        if is_number(operand):  # such as an axis
+            call = ", ".join((*self.tensors[: self.required], *(f"{name}=…" for name in self.attrs)))
+            named = f"give {', '.join(self.attrs)} by name" if self.attrs else "give tensors only"
+            summary = (self.__doc__ or "").partition("\n")[0]
+            hint = f"{named}: {self.name}({call}). {summary}"
+        return GraphError(f"{self.name}: got {type(operand).__name__}, expected a Tensor", hint=hint)
 
     def _by_position(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any]) -> tuple[Tensor | None, ...]:
         """All operands in order. Removes operands given by name from ``attrs``."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +24,7 @@ from hotshoe_core.errors.text import shown
 from hotshoe_core.tensors.attributes import as_float, is_number
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.indexing import normalise
+from hotshoe_core.tensors.scope import current_scope, scope, scope_name
 
 if TYPE_CHECKING:
     from hotshoe_core.graphs.context import Context
@@ -41,43 +41,16 @@ Rule = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Shape, DType]]
 TABLE: dict[str, Op] = {}
 """Every op by name. ``hotshoe_core.ops`` fills it; checks, the reference backend, tests and docs all read it."""
 
-LEAVES = ("weight", "state", "input", "constant")
+LEAVES = frozenset({"weight", "state", "input", "constant"})
 
 
-class _Scope(threading.local):
-    name = ""
-    layer = -1
-
-
-_scope = _Scope()
 _ids = itertools.count()
-
-
-@contextlib.contextmanager
-def scope(name: str, layer: int | None = None) -> Iterator[None]:
-    """Name the part of the model that is being built. Errors, drawings and memory reports show the name.
-
-    layer: the layer of the nodes made inside; None keeps that of the enclosing scope.
-    """
-    outer, outer_layer = _scope.name, _scope.layer
-    _scope.name = f"{outer}.{name}" if outer else name
-    if layer is not None:
-        _scope.layer = layer
-    try:
-        yield
-    finally:
-        _scope.name, _scope.layer = outer, outer_layer
 
 
 def require_tensor(what: str, value: object) -> None:
     """Raise GraphError unless ``value`` is a Tensor. ``what`` names the argument in the message."""
     if not isinstance(value, Tensor):
         raise GraphError(f"{what} is {described(value)}; expected a Tensor")
-
-
-def scope_name() -> str:
-    """The name of the part of the model that is being built; empty outside any ``scope``."""
-    return _scope.name
 
 
 def nodes_created() -> int:
@@ -117,8 +90,11 @@ class Tensor:
         self.shape = shape
         self.dtype = dtype
         self.context = context
-        self.name = name or (f"{_scope.name}.{op}" if _scope.name else op)
-        self.layer = _scope.layer if layer is None else layer
+        if not name:
+            outer = current_scope.name
+            name = f"{outer}.{op}" if outer else op
+        self.name = name
+        self.layer = current_scope.layer if layer is None else layer
         self.owner: Any = None
         self.handle: Any = None
 

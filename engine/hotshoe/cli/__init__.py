@@ -28,7 +28,7 @@ DEBUG = "HOTSHOE_DEBUG"
 """This environment variable, if it is not empty, makes errors print the traceback too."""
 
 _COMMANDS = (
-    *("run", "chat", "serve", "connect", "embed", "rerank", "pull", "list", "rm", "ps"),
+    *("run", "chat", "serve", "batch", "connect", "embed", "rerank", "pull", "list", "rm", "ps"),
     *("devices", "doctor", "plan", "bench"),
     *("inspect", "convert", "quantize", "imatrix", "trace", "compare", "conform", "new-plugin", "completion"),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,11 +105,14 @@ def _continue(server: Server) -> dict[str, Any]:
 
 
 def _cline(server: Server) -> str:
-    context = f"\nContext Window Size: {server.n_ctx}" if server.n_ctx else ""
-    return (
-        f"API Provider: OpenAI Compatible\nBase URL: {server.url}/v1\nAPI Key: {server.key}\n"
-        f"Model ID: {server.model}{context}"
-    )
+    """The command that its terminal agent has for this."""
+    given = [f"-b {server.url}/v1", f"-k {shlex.quote(server.key)}", f"-m {shlex.quote(server.model)}"]
+    return f"cline auth -p openai-compatible {' '.join(given)}"
+
+
+def _qwen(server: Server) -> dict[str, Any]:
+    auth = {"selectedType": "openai", "apiKey": server.key, "baseUrl": f"{server.url}/v1"}
+    return {"security": {"auth": auth}, "model": {"name": server.model}}
 
 
 def _curl(server: Server) -> str:
@@ -137,9 +141,11 @@ CLIENTS = {
     "opencode": Client("opencode, a terminal agent", path=lambda: _home("XDG_CONFIG_HOME", ".config") / "opencode"
                        / "opencode.json", settings=_opencode),
     "aider": Client("aider, a terminal agent", path=lambda: Path.home() / ".aider.conf.yml", settings=_aider),
-    "continue": Client("Continue, for VS Code and JetBrains", path=lambda: Path.home() / ".continue" / "config.yaml",
-                       settings=_continue),
-    "cline": Client("Cline, for VS Code", text=_cline, note="Enter this in Cline's settings."),
+    "continue": Client("Continue, for VS Code, JetBrains and the terminal", settings=_continue,
+                       path=lambda: Path.home() / ".continue" / "config.yaml"),
+    "cline": Client("Cline, a terminal agent, and for VS Code", text=_cline,
+                    note="In VS Code, choose OpenAI Compatible in Cline's settings, and enter the same there."),
+    "qwen": Client("Qwen Code, a terminal agent", path=lambda: Path.home() / ".qwen" / "settings.json", settings=_qwen),
     "zed": Client("Zed, an editor", path=lambda: _config("zed", "settings.json"), settings=_zed,
                   note="Zed asks for the key in its Agent panel, or reads HOTSHOE_API_KEY."),
     "vscode": Client("VS Code's Copilot Chat, with Ollama's dialect", path=_vscode,

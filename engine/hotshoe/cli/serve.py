@@ -15,7 +15,7 @@ from hotshoe_core.errors.text import format_bytes
 if TYPE_CHECKING:
     from hotshoe.serve.processes import ModelSpec
 
-__all__ = ["add_parser", "run"]
+__all__ = ["NamedModels", "add_context", "add_parser", "name_and_path", "run"]
 
 _PORT = 8080
 
@@ -56,19 +56,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     group.add_argument("--allow-changes", action="store_true", help="let clients pull, create and delete models")
     group.add_argument("--strict", action="store_true", help="refuse fields that would have no effect")
     memory = parser.add_argument_group("memory")
-    memory.add_argument(
-        "--ctx",
-        action="append",
-        default=[],
-        metavar="N|MODEL=N",
-        help="size of the context in tokens, of all text models or of one; default: the largest that fits",
-    )
-    memory.add_argument(
-        "--memory",
-        type=SIZE,
-        metavar="SIZE",
-        help="the computer's memory for all models together: 24GiB; default: what is free",
-    )
+    add_context(memory)
     memory.add_argument(
         "--pin", action="append", default=[], metavar="MODEL", help="never unload this model to make room for another"
     )
@@ -80,6 +68,23 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     add_runner_options(parser, context=False)
     add_backend_options(parser)
     parser.set_defaults(run=run)
+
+
+def add_context(group: argparse._ArgumentGroup) -> None:
+    """Add the options that say how much memory models and their contexts take."""
+    group.add_argument(
+        "--ctx",
+        action="append",
+        default=[],
+        metavar="N|MODEL=N",
+        help="size of the context in tokens, of all text models or of one; default: the largest that fits",
+    )
+    group.add_argument(
+        "--memory",
+        type=SIZE,
+        metavar="SIZE",
+        help="the computer's memory for all models together: 24GiB; default: what is free",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         raise hotshoe.HotshoeError(f"--max-requests is {args.max_requests}; expected 1 or more")
     if not 0 <= args.port < 1 << 16:
         raise hotshoe.HotshoeError(f"--port is {args.port}; expected 0 to 65535")
-    named = _Named(args)
+    named = NamedModels(args, _prefix_options() | dict(load_options(args)))
     front = Front(
         [named.spec(*name_and_path(given)) for given in args.models],
         room=Room(args.memory),
@@ -120,15 +125,18 @@ def run(args: argparse.Namespace) -> int:
     return serve(front, args.host, args.port, say)
 
 
-class _Named:
+class NamedModels:
     """The models of the command line, with what its options say of each."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        """Raises OptionError for a name that is given twice, and for an option that is invalid."""
+    def __init__(self, args: argparse.Namespace, options: dict[str, Any]) -> None:
+        """options: keyword arguments of ``hotshoe.load_model``.
+
+        Raises OptionError for a name that is given twice, and for an option that is invalid.
+        """
         from hotshoe.serve.durations import seconds_of
         from hotshoe_core.errors import OptionError
 
-        self.options = _prefix_options() | dict(load_options(args))
+        self.options = options
         self.device = args.device
         self.keep_alive = None if args.keep_alive is None else seconds_of("--keep-alive", args.keep_alive)
         self.aliases = dict(_pair("--alias", text) for text in args.alias)

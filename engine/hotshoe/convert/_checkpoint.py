@@ -77,9 +77,19 @@ class Checkpoint:
         Their names are without the first prefix that fits. Raises ModelFileError if config.json has no
         ``vision_config``.
         """
-        inner = self.config.get("vision_config")
+        return self._encoder("vision_config", "the encoder of pictures", prefixes)
+
+    def audio(self, *prefixes: str) -> Checkpoint:
+        """The encoder of sounds, as ``vision`` returns that of pictures: what ``audio_config`` says, and its tensors.
+
+        Raises ModelFileError if config.json has no ``audio_config``.
+        """
+        return self._encoder("audio_config", "the encoder of sounds", prefixes)
+
+    def _encoder(self, key: str, what: str, prefixes: tuple[str, ...]) -> Checkpoint:
+        inner = self.config.get(key)
         if not isinstance(inner, dict):
-            raise self.invalid("vision_config", inner, "an object: the encoder of pictures")
+            raise self.invalid(key, inner, f"an object: {what}")
         starts = ((name, next(filter(name.startswith, prefixes), None)) for name in self.tensors)
         tensors = {name.removeprefix(start): self.tensors[name] for name, start in starts if start is not None}
         return replace(self, config=Settings(dict(inner)), tensors=tensors)
@@ -101,12 +111,12 @@ class Checkpoint:
         value = self.config.get(key)
         return 0 if value == 0 else self.integer(key, default)
 
-    def kinds(self, key: str, n: int, known: Sequence[str], default: list[str] | None = None) -> list[str]:
+    def kinds(self, key: str, n: int, known: Sequence[Any], default: list[Any] | None = None) -> list[Any]:
         """Read the kinds of ``n`` layers. Raises ModelFileError unless config.json has a list of known ones."""
         kinds = self.config.get(key)
         kinds = default if kinds is None else kinds
         if not isinstance(kinds, list) or len(kinds) != n or not all(kind in known for kind in kinds):
-            raise self.invalid(key, kinds, f"a list of {n}, each {' or '.join(known)}")
+            raise self.invalid(key, kinds, f"a list of {n}, each {' or '.join(map(str, known))}")
         return kinds
 
     def leading(self, key: str, n: int, first: str, rest: str) -> int:
@@ -149,12 +159,17 @@ class Checkpoint:
     def require(self, key: str, default: Any, *accepted: Any) -> None:
         """Raise ConversionError unless the value of ``key`` is one of ``accepted``, or missing and ``default`` is.
 
-        For options of a model that the converted model does not implement.
+        For options of a model that the converted model does not implement. ``expect`` is for those with one value.
         """
         value = self.config.get(key)
         value = default if value is None else value
         if value is not None and value not in accepted:
             raise self.refusal(f"{key} is {value!r}; hotshoe converts models with {' or '.join(map(repr, accepted))}")
+
+    def expect(self, **settings: Any) -> None:
+        """Raise ConversionError unless each setting of config.json has the given value, or is missing."""
+        for key, value in settings.items():
+            self.require(key, value, value)
 
     def biases(self, **names: Sequence[str]) -> list[str]:
         """The biases that config.json says the model has: for each key that is true there, those of the given names."""

@@ -245,8 +245,8 @@ NAMES: Names = {
 
 # modules around the whole model; checkpoints of the same model have them or not
 _WRAPPERS = re.compile(r"(?:(?:model|language_model|gpt_neox|transformer|backbone|bert|roberta|encoder)\.)*")
-_LAYER = re.compile(r"(?:layers?|h|blocks)\.(\d{1,9})\.")
-_BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?(?:h|blocks))\.(?=\d)")
+_LAYER = re.compile(r"(?:layers?|h|blocks?)\.(\d{1,9})\.")
+_BEFORE_NUMBER = re.compile(r"(?:[\w.]*?layers?|(?:[\w.]*\.)?(?:h|blocks?))\.(?=\d)")
 _EXPERT = re.compile(r"(?:(?<=\.experts)|(?<=altup_projections)|(?<=unembed_projections))\.(\d{1,9})(?=\.)")
 _KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # gamma, beta: ported from TensorFlow
 

@@ -35,6 +35,7 @@ def make_layout(
     vocab: int,
     tied: bool = False,
     tokenizer: Callable[[Checkpoint, int], dict[str, Any]] = tokenizer_metadata,
+    block: str = "blk.",
 ) -> FileLayout:
     """Describe the file of a model: the given keys, the tensors that the model declares, and its tokenizer.
 
@@ -43,6 +44,7 @@ def make_layout(
     vocab: the number of tokens, which is the number of rows of the embedding.
     tied: the architecture's default of tie_word_embeddings.
     tokenizer: reads the tokenizer's files.
+    block: what the names of layers begin with in the file, before their number.
 
     Raises ConversionError if tensors are missing, unknown, or of another shape, or if GGUF cannot express the model or
     its tokenizer; ModelFileError if files of the tokenizer are missing or damaged; UnknownArchitectureError if no
@@ -56,7 +58,7 @@ def make_layout(
     model = _model(checkpoint, metadata | {"general.architecture": arch})
     required = {*rules.required, *([_OUTPUT] if _needs_output(checkpoint, model, tied) else ())}
     rows = {"token_embd.weight": vocab, _OUTPUT: vocab, **rules.rows}
-    tensors = match_tensors(checkpoint, model, replace(rules, required=required, rows=rows))
+    tensors = match_tensors(checkpoint, model, replace(rules, required=required, rows=rows), block)
     # after the tensors, because their shapes prove that ``vocab`` is correct
     layout = FileLayout(arch, metadata | tokenizer(checkpoint, vocab), tensors)
     if found := unread_arithmetic(checkpoint.config):

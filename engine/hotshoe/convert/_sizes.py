@@ -86,13 +86,14 @@ def read_sizes(
     dim, n_heads = checkpoint.integer("hidden_size"), checkpoint.integer("num_attention_heads")
     if checkpoint.config.get("head_dim") is None and head_dim is None and dim % n_heads:
         raise checkpoint.refusal(f"hidden_size {dim} is not a multiple of num_attention_heads {n_heads}")
+    has_mlp = dense or checkpoint.config.get("intermediate_size") is not None
     sizes = ModelSizes(
         n_layers=n_layers,
         dim=dim,
         n_heads=n_heads,
         n_kv_heads=checkpoint.integer("num_key_value_heads", n_kv_heads or n_heads),
         head_dim=checkpoint.integer("head_dim", head_dim or dim // n_heads),
-        ff=checkpoint.integer("intermediate_size") if dense or "intermediate_size" in checkpoint.config else 0,
+        ff=checkpoint.integer("intermediate_size") if has_mlp else 0,
         vocab=checkpoint.integer("vocab_size"),
         context=checkpoint.integer("max_position_embeddings"),
         eps=checkpoint.number(layer_norm_eps or eps, default_eps),

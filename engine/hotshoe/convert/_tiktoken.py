@@ -18,14 +18,16 @@ from hotshoe_core.errors.arguments import regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from hotshoe.convert._tokenfiles import TextTokenizer
 
-__all__ = ["is_tiktoken", "read_ranks"]
+__all__ = ["LONGEST", "is_tiktoken", "named_by_rank", "read_ranks", "require_bytes"]
 
 _KIMI = "tokenization_kimi"  # the module with the pattern that splits texts into words
 _MOST = 1 << 22  # tokens, and bytes of one token
-_LONGEST = 1 << 10
+LONGEST = 1 << 10
+"""Bytes of the longest token."""
 
 
 def is_tiktoken(files: TextTokenizer) -> bool:
@@ -45,8 +47,7 @@ def read_ranks(files: TextTokenizer) -> Vocab:
             hint="save the tokenizer as tokenizer.json",
         )
     ranks = _read(files)
-    letters = byte_letters()
-    named = {token: "".join(letters[byte] for byte in token) for token in ranks}
+    named, merges = named_by_rank(ranks)
     tokens = {rank: named[token] for token, rank in ranks.items()}
     types = dict.fromkeys(tokens, TokenType.NORMAL)
     n_tokens = files.config.get("vocab_size")
@@ -54,9 +55,22 @@ def read_ranks(files: TextTokenizer) -> Vocab:
         tokens[i], types[i] = f"<|reserved_token_{i}|>", TokenType.CONTROL
     for added in files.added:
         tokens[added.id], types[added.id] = added.stored, TokenType.CONTROL
-    pairs = (_halves(token, ranks) for token in sorted(ranks, key=ranks.__getitem__) if len(token) > 1)
-    merges = [f"{named[pair[0]]} {named[pair[1]]}" for pair in pairs if len(pair) == 2]
     return Vocab(tokens, types, {"model": "gpt2", "pre": "kimi-k2", "merges": merges}, exact=False)
+
+
+def named_by_rank(ranks: Mapping[bytes, int]) -> tuple[dict[bytes, str], list[str]]:
+    """What GGUF calls each token, a letter for each byte; and the merges that follow from the ranks, best first."""
+    letters = byte_letters()
+    named = {token: "".join(letters[byte] for byte in token) for token in ranks}
+    pairs = (_halves(token, ranks) for token in sorted(ranks, key=ranks.__getitem__) if len(token) > 1)
+    return named, [f"{named[pair[0]]} {named[pair[1]]}" for pair in pairs if len(pair) == 2]
+
+
+def require_bytes(ranks: Mapping[bytes, int], path: Path) -> None:
+    """Raise ModelFileError if a byte has no token."""
+    missing = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
+    if missing is not None:
+        raise ModelFileError(f"has no token for the byte {missing:#04x}", path=path)
 
 
 def _read(files: TextTokenizer) -> dict[bytes, int]:
@@ -72,14 +86,12 @@ def _read(files: TextTokenizer) -> dict[bytes, int]:
         try:
             stored, rank = line.split()
             token = base64.b64decode(stored, validate=True)
-            if int(rank) != len(ranks) or not 0 < len(token) <= _LONGEST or token in ranks:
+            if int(rank) != len(ranks) or not 0 < len(token) <= LONGEST or token in ranks:
                 raise ValueError("expected the bytes of a new token, and the next rank")
         except ValueError as error:
             raise ModelFileError(f"line {number} is {line[:60]!r}: {error}", path=path) from None
         ranks[token] = len(ranks)
-    missing = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
-    if missing is not None:
-        raise ModelFileError(f"has no token for the byte {missing:#04x}", path=path)
+    require_bytes(ranks, path)
     return ranks
 
 

@@ -25,6 +25,7 @@ __all__ = [
     *(
         "RANKS",
         "SPACE",
+        "TEKKEN",
         "Added",
         "TextTokenizer",
         "Vocab",
@@ -37,7 +38,7 @@ __all__ = [
     *("package_errors", "padded", "parts", "puts_space_first", "read_added", "read_text_tokenizer", "require_same_ids"),
 ]
 
-RANKS = "tiktoken.model"
+RANKS, TEKKEN = "tiktoken.model", "tekken.json"
 SPACE = "\u2581"  # SentencePiece's character for a space
 
 
@@ -135,7 +136,7 @@ def read_text_tokenizer(checkpoint: Checkpoint) -> TextTokenizer:
     """Read the tokenizer files of a folder. Raises ModelFileError if they are missing or damaged."""
     folder = checkpoint.model
     tokenizer, settings = optional(folder / "tokenizer.json"), optional(folder / "tokenizer_config.json")
-    if not tokenizer and not any((folder / name).is_file() for name in ("tokenizer.model", RANKS)):
+    if not tokenizer and not any((folder / name).is_file() for name in ("tokenizer.model", RANKS, TEKKEN)):
         raise no_files(folder, "tokenizer.model")
     # first, because the package checks the structure of tokenizer.json
     original = _original(tokenizer, folder / "tokenizer.json") if tokenizer else None

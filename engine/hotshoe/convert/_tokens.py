@@ -1,8 +1,8 @@
 """Convert the tokenizer files of a text model to ``tokenizer.*`` metadata.
 
-``_bytebpe``, ``_spm``, ``_unigram`` and ``_tiktoken`` read the vocabulary, depending on its kind. This module adds the
-parts that all kinds share: token roles, special tokens around a text, and chat templates. At the end it rebuilds the
-tokenizer from the metadata and compares it with the folder's tokenizer. A difference is an error.
+``_bytebpe``, ``_spm``, ``_unigram``, ``_tiktoken`` and ``_tekken`` read the vocabulary, depending on its kind. This
+module adds the parts that all kinds share: token roles, special tokens around a text, and chat templates. At the end it
+rebuilds the tokenizer from the metadata and compares it with the folder's tokenizer. A difference is an error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.convert._bytebpe import is_byte_level, read_bytes
 from hotshoe.convert._json import regular
 from hotshoe.convert._spm import read_spaces
+from hotshoe.convert._tekken import is_tekken, read_tekken
 from hotshoe.convert._tiktoken import is_tiktoken, read_ranks
 from hotshoe.convert._tokenfiles import TextTokenizer, Vocab, optional, padded, read_text_tokenizer, require_same_ids
 from hotshoe.convert._unigram import is_unigram, read_unigram
@@ -62,7 +63,10 @@ def tokenizer_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
             hint="set it to false, and pass texts in lower case to the model",
         )
     files = read_text_tokenizer(checkpoint)
-    kinds = ((is_tiktoken, read_ranks), (is_unigram, read_unigram), (is_byte_level, read_bytes))
+    kinds = (
+        *((is_tiktoken, read_ranks), (is_tekken, read_tekken)),
+        *((is_unigram, read_unigram), (is_byte_level, read_bytes)),
+    )
     vocab = next((read for applies, read in kinds if applies(files)), read_spaces)(files)
     metadata = {f"{PREFIX}{key}": value for key, value in vocab.metadata.items()}
     metadata[f"{PREFIX}tokens"] = padded(files, vocab.tokens, n_tokens)

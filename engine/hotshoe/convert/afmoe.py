@@ -29,11 +29,9 @@ _SETTINGS = {
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     checkpoint.require("mup_enabled", False, True)
-    checkpoint.require("score_func", "sigmoid", "sigmoid")
-    checkpoint.require("global_attn_every_n_layers", 4, 4)
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(score_func="sigmoid", global_attn_every_n_layers=4, attention_bias=False)
     sizes, rope = read_sizes(checkpoint, head_dim=128), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | rope.keys() | {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim}
     keys |= {"expert_gating_func": 2, **window_keys(checkpoint, sizes.n_layers, period=4)}

@@ -16,7 +16,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "xielu", "xielu")
+    checkpoint.expect(hidden_act="xielu")
     sizes = read_sizes(checkpoint)
     rope = read_rope(checkpoint, "linear", "llama3", "yarn", theta=12e6)
     numbers = ("alpha_p", "alpha_n", "beta", "eps")

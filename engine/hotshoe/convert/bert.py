@@ -16,10 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert._names import Names
 
-__all__ = ["describe", "describe_encoder", "describe_reranker"]
+__all__ = ["describe", "describe_distilbert", "describe_encoder", "describe_reranker", "encoder_keys"]
 
 _HEADS = ("pooler.", "cls.")  # embedding models do not use these
+_DISTILBERT: Names = {
+    "layers.attention.q_lin": "attn_q",
+    "layers.attention.k_lin": "attn_k",
+    "layers.attention.v_lin": "attn_v",
+    "layers.attention.out_lin": "attn_output",
+    "layers.sa_layer_norm": "attn_output_norm",
+    "layers.ffn.lin1": "ffn_up",
+    "layers.ffn.lin2": "ffn_down",
+    "layers.output_layer_norm": "layer_output_norm",
+}
 _UNNAMED = {0: "LABEL_0", 1: "LABEL_1"}  # the default of transformers
 # modules with a bias, which is optional for other models
 _BIASED = (
@@ -31,6 +42,18 @@ _BIASED = (
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     return describe_encoder(checkpoint, wordpiece_metadata, reranks=False)
+
+
+def describe_distilbert(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file of DistilBERT, whose tokens have no types. Raises as ``describe`` does."""
+    checkpoint = checkpoint.renamed(
+        hidden_size="dim",
+        num_hidden_layers="n_layers",
+        num_attention_heads="n_heads",
+        intermediate_size="hidden_dim",
+        hidden_act="activation",
+    )
+    return describe_encoder(checkpoint, wordpiece_metadata, reranks=False, has_types=False, names=_DISTILBERT)
 
 
 def describe_reranker(checkpoint: Checkpoint) -> FileLayout:
@@ -51,32 +74,28 @@ def describe_encoder(
     *,
     reranks: bool,
     first_position: int = 0,
+    has_types: bool = True,
+    names: Names | None = None,
 ) -> FileLayout:
     """Describe the file of an encoder.
 
     tokenizer: reads the tokenizer's files. reranks: whether it scores pairs of texts, with a classifier.
     first_position: rows at the start of the position embedding that are not written.
+    has_types: whether tokens have types. names: as in ``Rules``.
     """
-    checkpoint.require("hidden_act", "gelu", "gelu")
-    checkpoint.require("position_embedding_type", "absolute", "absolute")
-    checkpoint.require("is_decoder", False, False)
-    checkpoint.require("add_cross_attention", False, False)
-    n_heads, dim = checkpoint.integer("num_attention_heads"), checkpoint.integer("hidden_size")
-    if dim % n_heads:
-        raise checkpoint.refusal(f"hidden_size {dim} is not a multiple of num_attention_heads {n_heads}")
-    n_positions, n_types = checkpoint.integer("max_position_embeddings"), checkpoint.integer("type_vocab_size", 2)
-    keys = {
-        "block_count": checkpoint.layers(),
-        "context_length": n_positions - first_position,
-        "embedding_length": dim,
-        "feed_forward_length": checkpoint.integer("intermediate_size"),
-        "attention.head_count": n_heads,
-        "attention.layer_norm_epsilon": checkpoint.number("layer_norm_eps", 1e-12),
-        "attention.causal": False,
-    }
+    checkpoint.expect(position_embedding_type="absolute")
+    keys = encoder_keys(checkpoint)
+    dim, n_positions = keys["embedding_length"], keys["context_length"]
+    n_types = checkpoint.integer("type_vocab_size", 2) if has_types else 1
+    keys["context_length"] -= first_position
     labels = read_labels(checkpoint) if reranks else []
     rules = Rules(
-        required=[*(f"{name}.bias" for name in _BIASED), *(("cls.weight", "cls.output.weight") if reranks else ())],
+        names=names or {},
+        required=[
+            *(f"{name}.bias" for name in _BIASED),
+            *(("token_types.weight",) if has_types else ()),
+            *(("cls.weight", "cls.output.weight") if reranks else ()),
+        ],
         recipes={"position_embd.weight": Recipe(lambda value: value[first_position:], (n_positions, dim))},
         rows={
             "position_embd.weight": n_positions - first_position,
@@ -94,6 +113,23 @@ def describe_encoder(
         vocab=checkpoint.integer("vocab_size"),
         tokenizer=lambda *args: {"tokenizer.ggml.token_type_count": n_types, **tokenizer(*args)},
     )
+
+
+def encoder_keys(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The keys of an encoder, by the names that BERT's config.json has. Raises ConversionError and ModelFileError."""
+    checkpoint.expect(hidden_act="gelu", is_decoder=False, add_cross_attention=False)
+    n_heads, dim = checkpoint.integer("num_attention_heads"), checkpoint.integer("hidden_size")
+    if dim % n_heads:
+        raise checkpoint.refusal(f"hidden_size {dim} is not a multiple of num_attention_heads {n_heads}")
+    return {
+        "block_count": checkpoint.layers(),
+        "context_length": checkpoint.integer("max_position_embeddings"),
+        "embedding_length": dim,
+        "feed_forward_length": checkpoint.integer("intermediate_size"),
+        "attention.head_count": n_heads,
+        "attention.layer_norm_epsilon": checkpoint.number("layer_norm_eps", 1e-12),
+        "attention.causal": False,
+    }
 
 
 def classifier_keys(checkpoint: Checkpoint, labels: list[str]) -> dict[str, Any]:

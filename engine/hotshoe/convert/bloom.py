@@ -20,7 +20,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         max_position_embeddings="seq_length",
         hidden_size="n_embed",
     )
-    checkpoint.require("apply_residual_connection_post_layernorm", False, False)
+    checkpoint.expect(apply_residual_connection_post_layernorm=False)
     sizes = read_sizes(checkpoint, layer_norm_eps="layer_norm_epsilon", dense=False)
     groups = from_groups(sizes.n_heads, sizes.n_heads)
     rules = Rules(

@@ -15,8 +15,7 @@ __all__ = ["describe"]
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     attention, experts = (checkpoint.part(name) for name in ("attn_config", "ffn_config"))
-    experts.require("ffn_act_fn", {"name": "silu"}, {"name": "silu"})
-    experts.require("moe_normalize_expert_weights", 1, 1)
+    experts.expect(ffn_act_fn={"name": "silu"}, moe_normalize_expert_weights=1)
     dim, ff, n = checkpoint.integer("d_model"), experts.integer("ffn_hidden_size"), experts.integer("moe_num_experts")
     rope = read_rope(checkpoint, theta=attention.number("rope_theta", 10_000.0))
     keys = rope.keys() | {

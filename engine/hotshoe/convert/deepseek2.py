@@ -35,17 +35,16 @@ def describe_latent(
     recipes: dict[str, Recipe] | None = None,
 ) -> FileLayout:
     """Describe the file of a model with this attention. ``more``, ``names``, ``recipes``: what variants add."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("mlp_bias", False, False)
-    checkpoint.require("rope_interleave", True, True)
-    checkpoint.require("moe_layer_freq", 1, 1)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, mlp_bias=False, rope_interleave=True)
+    checkpoint.expect(moe_layer_freq=1)
     # elements of a head: those that RoPE rotates, the others, and those of a value; kv: the rank of the latent
     rotated, plain = checkpoint.integer("qk_rope_head_dim", 64), checkpoint.integer("qk_nope_head_dim", 128)
     v, kv = checkpoint.integer("v_head_dim", 128), checkpoint.integer("kv_lora_rank", 512)
     sizes, rope = read_sizes(checkpoint, head_dim=rotated), read_rope(checkpoint, "yarn")
     n_experts, q_rank = checkpoint.count("n_routed_experts"), checkpoint.config.get("q_lora_rank")
     n_dense = min(checkpoint.count("first_k_dense_replace"), sizes.n_layers) if n_experts else sizes.n_layers
+    if checkpoint.config.get("mlp_layer_types") is not None:
+        n_dense = checkpoint.leading("mlp_layer_types", sizes.n_layers, "dense", "sparse")
     keys = {
         **sizes.keys(heads=False),
         "vocab_size": sizes.vocab,
@@ -112,7 +111,7 @@ def _mixture_keys(checkpoint: Checkpoint, n_experts: int) -> dict[str, Any]:
 
 
 def _is_v3(checkpoint: Checkpoint) -> bool:
-    kinds = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa")
+    kinds = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite")
     return "V3" in (checkpoint.architecture or "") or checkpoint.config.get("model_type") in kinds
 
 

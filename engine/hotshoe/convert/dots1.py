@@ -14,7 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     checkpoint.require("scoring_func", "sigmoid", "sigmoid", "noaux_tc")  # the second one: in published checkpoints
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     if window_keys(checkpoint, sizes.n_layers, period=1):

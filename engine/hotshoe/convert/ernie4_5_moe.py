@@ -18,8 +18,7 @@ _OLD_NAMES: Names = {"layers.mlp.moe_statics.e_score_correction_bias": "exp_prob
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_bias", False, False)
+    checkpoint.expect(hidden_act="silu", use_bias=False)
     sizes, rope = read_sizes(checkpoint, n_kv_heads=4), read_rope(checkpoint, "linear", "yarn", theta=500_000.0)
     checkpoint.require("moe_layer_end_index", -1, -1, sizes.n_layers - 1)
     keys = sizes.keys() | rope.keys() | {"expert_count": checkpoint.integer("moe_num_experts", 64)}

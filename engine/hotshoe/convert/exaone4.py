@@ -24,7 +24,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_moe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("scoring_func", "sigmoid", "sigmoid")
+    checkpoint.expect(scoring_func="sigmoid")
     sizes, rope, keys = _keys(checkpoint)
     n, n_dense = sizes.n_layers, checkpoint.count("first_k_dense_replace", 1)
     checkpoint.require("mlp_layer_types", None, ["dense"] * n_dense + ["sparse"] * (n - n_dense))
@@ -38,7 +38,7 @@ def describe_moe(checkpoint: Checkpoint) -> FileLayout:
 
 
 def _keys(checkpoint: Checkpoint) -> tuple[ModelSizes, Rope, dict[str, Any]]:
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "llama3", "yarn")
     keys = sizes.keys() | rope.keys() | {"vocab_size": sizes.vocab}
     if checkpoint.config.get("sliding_window") is not None:

@@ -20,10 +20,10 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         checkpoint.require(name, value, value)
     groups = checkpoint.config.get("new_decoder_architecture") is True
     if not groups:
-        checkpoint.require("multi_query", True, True)
+        checkpoint.expect(multi_query=True)
     dim, n_heads = checkpoint.integer("hidden_size"), checkpoint.integer("num_attention_heads")
     n_kv = checkpoint.integer("num_kv_heads", n_heads) if groups else 1
-    checkpoint.require("ffn_hidden_size", 4 * dim, 4 * dim)
+    checkpoint.expect(ffn_hidden_size=4 * dim)
     rope = read_rope(checkpoint)
     keys: dict[str, Any] = {
         "context_length": _CONTEXT,

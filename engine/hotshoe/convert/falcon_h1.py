@@ -17,8 +17,8 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("tie_word_embeddings", False, False)  # embedding and output have different multipliers
+    checkpoint.expect(hidden_act="silu")
+    checkpoint.expect(tie_word_embeddings=False)  # embedding and output have different multipliers
     for name in ("attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"):
         checkpoint.require(name, False, False)
     if checkpoint.config.get("mamba_rms_norm"):

@@ -14,11 +14,11 @@ __all__ = ["describe", "describe_gemma2"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(attention_bias=False)
     # old files say hidden_act gelu, but the model was trained with its approximation, which all readers compute
     checkpoint.require("hidden_activation", None, "gelu_pytorch_tanh")
     checkpoint.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh", "gelu")
-    checkpoint.require("use_bidirectional_attention", False, False)
+    checkpoint.expect(use_bidirectional_attention=False)
     sizes, rope = read_sizes(checkpoint, head_dim=256), read_rope(checkpoint)
     rules = Rules(recipes={f"{name}.weight": plus(1.0) for name in ("attn_norm", "ffn_norm", "output_norm")})
     keys = sizes.keys() | ({} if rope.theta == 1e4 else rope.keys())
@@ -27,9 +27,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_gemma2(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
-    checkpoint.require("use_bidirectional_attention", False, False)
+    checkpoint.expect(attention_bias=False, hidden_activation="gelu_pytorch_tanh")
+    checkpoint.expect(use_bidirectional_attention=False)
     sizes, rope = read_sizes(checkpoint, head_dim=256, n_kv_heads=4), read_rope(checkpoint)
     keys = sizes.keys() | ({} if rope.theta == 1e4 else rope.keys())
     keys |= window_keys(checkpoint, sizes.n_layers, period=2) | {

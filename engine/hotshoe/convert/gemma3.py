@@ -29,15 +29,15 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint = checkpoint.text(*_OTHERS)
     # what config.json leaves out for models that also read images
     checkpoint = replace(checkpoint, config=Settings(_DEFAULTS | checkpoint.config))
-    checkpoint.require("use_bidirectional_attention", False, False)
+    checkpoint.expect(use_bidirectional_attention=False)
     return describe_gemma3(checkpoint, "gemma3")
 
 
 def describe_gemma3(checkpoint: Checkpoint, arch: str, more: dict[str, Any] | None = None) -> FileLayout:
     """Describe the file of a model with the blocks of Gemma 3. more: further keys."""
-    checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    checkpoint.expect(hidden_activation="gelu_pytorch_tanh")
     checkpoint.require("attn_logit_softcapping", None)
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(attention_bias=False)
     sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4, default_eps=1e-6)
     rope = read_rope(checkpoint, "linear", "yarn", theta=1_000_000.0, local_theta=10_000.0)
     keys, pattern = sizes.keys(), _pattern(checkpoint)
@@ -63,7 +63,7 @@ def describe_gemma3(checkpoint: Checkpoint, arch: str, more: dict[str, Any] | No
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of pictures. Raises as ``describe`` does."""
     vision = checkpoint.vision(*(f"{start}vision_model." for start in _OTHERS), *_OTHERS)
-    vision.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    vision.expect(hidden_act="gelu_pytorch_tanh")
     if read_preprocessor(checkpoint).get("do_pan_and_scan"):
         raise checkpoint.refusal("do_pan_and_scan is true; a file cannot say that pictures are cut")
     keys = tower_keys(checkpoint, vision)

@@ -27,9 +27,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     ff = checkpoint.config.get("intermediate_size", 16_384)
     if isinstance(ff, list) and ff:
         checkpoint = replace(checkpoint, config=Settings(checkpoint.config | {"intermediate_size": ff[0]}))
-    checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("altup_correct_scale", True, True)
+    checkpoint.expect(hidden_activation="gelu_pytorch_tanh", attention_bias=False, altup_correct_scale=True)
     sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=2, default_eps=1e-6)
     rope = read_rope(checkpoint, theta=1_000_000.0, local_theta=10_000.0)
     n = sizes.n_layers

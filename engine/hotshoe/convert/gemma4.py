@@ -36,8 +36,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     # no layer of the 12B model reads vectors of its own
     per_layer = 0 if checkpoint.architecture == "Gemma4UnifiedForConditionalGeneration" else 256
     checkpoint = checkpoint.text(*_OTHERS)
-    checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(hidden_activation="gelu_pytorch_tanh", attention_bias=False)
     checkpoint.require("use_bidirectional_attention", None, "vision")
     sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4, default_eps=1e-6)
     rope = read_rope(checkpoint, "proportional", theta=1_000_000.0, local_theta=10_000.0)
@@ -98,7 +97,7 @@ _CAUSAL = (1536, 2560)  # sizes of models whose pictures are causal: readers kno
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of pictures. Raises as ``describe`` does."""
     vision = checkpoint.vision("model.vision_tower.", "model.embed_vision.")
-    vision.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    vision.expect(hidden_activation="gelu_pytorch_tanh")
     vision.config.setdefault("image_size", 224)  # it reads pictures of any size; llama.cpp's converter writes this one
     keys = tower_keys(checkpoint, vision) | _rows(checkpoint, vision)
     keys["vision.attention.layer_norm_epsilon"] = vision.number("rms_norm_eps", 1e-6)
@@ -137,7 +136,7 @@ def describe_unified_tower(checkpoint: Checkpoint) -> FileLayout:
     none = dict.fromkeys(("intermediate_size", "num_hidden_layers", "num_attention_heads"), 0)
     vision.config.update({"image_size": 224} | none)
     dim = vision.integer("mm_embed_dim")
-    vision.require("output_proj_dims", dim, dim)
+    vision.expect(output_proj_dims=dim)
     keys = tower_keys(checkpoint, vision, dim="mm_embed_dim") | _limits(checkpoint, vision)
     keys |= {
         "vision.attention.layer_norm_epsilon": vision.number("rms_norm_eps", 1e-6),

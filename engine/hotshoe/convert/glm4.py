@@ -33,7 +33,7 @@ def describe_vision(checkpoint: Checkpoint) -> FileLayout:
 
 
 def _describe(checkpoint: Checkpoint, arch: str, *, head_dim: int | None = 128) -> FileLayout:
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     sizes, rope = read_sizes(checkpoint, head_dim=head_dim, n_kv_heads=2), read_rope(checkpoint)
     n_rotated = rope.n_rotated(sizes.head_dim, 0.5)
     # readers of "chatglm" derive the size of heads, unless a file states it

@@ -15,8 +15,7 @@ __all__ = ["describe"]
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint = checkpoint.text(*glm4v.ENCODERS)
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("scoring_func", "sigmoid", "sigmoid")
+    checkpoint.expect(hidden_act="silu", scoring_func="sigmoid")
     sizes, rope = read_sizes(checkpoint, n_kv_heads=8), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | mixture_keys(
         checkpoint,

@@ -29,16 +29,14 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_starcoder(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("multi_query", True, True)
+    checkpoint.expect(multi_query=True)
     sizes = _sizes(checkpoint, "gelu_pytorch_tanh", n_kv_heads=1)
     return _layout(checkpoint, "starcoder", sizes, sizes.keys(), {})
 
 
 def _sizes(checkpoint: Checkpoint, activation: str, n_kv_heads: int | None = None) -> ModelSizes:
-    checkpoint.require("activation_function", activation, activation)
-    checkpoint.require("scale_attn_weights", True, True)
-    checkpoint.require("scale_attn_by_inverse_layer_idx", False, False)
-    checkpoint.require("add_cross_attention", False, False)
+    checkpoint.expect(activation_function=activation, scale_attn_weights=True)
+    checkpoint.expect(scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     named = checkpoint.renamed(
         hidden_size="n_embd",
         num_attention_heads="n_head",

@@ -24,9 +24,7 @@ _BIASES = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("swiglu_alpha", 1.702, 1.702)
-    checkpoint.require("swiglu_limit", 7.0, 7.0)
+    checkpoint.expect(hidden_act="silu", swiglu_alpha=1.702, swiglu_limit=7.0)
     sizes, rope = read_sizes(checkpoint, head_dim=64, n_kv_heads=8), read_rope(checkpoint, "yarn", theta=150_000.0)
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_local_experts", used=4)
     keys |= window_keys(checkpoint, sizes.n_layers, period=2) | {"expert_feed_forward_length": sizes.ff}

@@ -14,8 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "gelu", "gelu")
-    checkpoint.require("attention_bias", True, True)
+    checkpoint.expect(hidden_act="gelu", attention_bias=True)
     sizes, rope = read_sizes(checkpoint, layer_norm_eps="layer_norm_eps"), read_rope(checkpoint)
     keys = sizes.keys() | {"use_parallel_residual": checkpoint.config.get("use_parallel_residual") is not False}
     keys["rope.dimension_count"] = rope.n_rotated(sizes.head_dim, checkpoint.number("rotary_pct", 0.25))

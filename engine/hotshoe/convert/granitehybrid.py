@@ -23,9 +23,7 @@ _DENSE_NAMES: Names = {
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("mamba_proj_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, mamba_proj_bias=False)
     checkpoint.require("position_embedding_type", None, "nope", "rope")
     refuse_time_step_limit(checkpoint)
     sizes, rope = read_sizes(checkpoint, dense=False), read_rope(checkpoint, "linear", "yarn")

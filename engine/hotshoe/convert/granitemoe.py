@@ -31,8 +31,7 @@ SHARED_NAMES: Names = {
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys(heads=False) | rope.keys() | expert_keys(checkpoint, "num_local_experts", used=2)
     keys |= scale_keys(checkpoint) | {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim}

@@ -23,10 +23,7 @@ _UNUSED = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # YaRN's, whic
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("use_qk_norm", True, True)
-    checkpoint.require("use_cla", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, use_qk_norm=True, use_cla=False)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "dynamic")
     keys = sizes.keys() | rope.keys() | alpha_keys(rope, sizes.head_dim)
     return make_layout(checkpoint, "hunyuan-dense", keys, Rules(names=NORM_NAMES), vocab=sizes.vocab)

@@ -24,10 +24,7 @@ _NAMES: Names = {
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("use_qk_norm", True, True)
-    checkpoint.require("use_cla", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, use_qk_norm=True, use_cla=False)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "dynamic")
     keys = sizes.keys() | rope.keys() | {"expert_shared_feed_forward_length": sizes.ff}
     keys |= {

@@ -23,9 +23,7 @@ _NAMES: Names = {
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("route_norm", True, True)
-    checkpoint.require("mlp_bias", False, False)
+    checkpoint.expect(hidden_act="silu", route_norm=True, mlp_bias=False)
     sizes, rope = read_sizes(checkpoint, head_dim=128, n_kv_heads=8), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_experts", used=8)
     ff = checkpoint.integer("moe_intermediate_size")

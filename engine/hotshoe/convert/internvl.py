@@ -72,15 +72,10 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
         vision = replace(vision, tensors=vision.tensors | mlp)
     for name in ("image_size", "patch_size"):
         vision.config[name] = _side(vision, name)
-    vision.require("hidden_act", "gelu", "gelu")
-    vision.require("use_mean_pooling", True, True)
-    vision.require("use_absolute_position_embeddings", True, True)
-    checkpoint.require("projector_hidden_act", "gelu", "gelu")
-    checkpoint.require("vision_feature_layer", -1, -1)
-    checkpoint.require("vision_feature_select_strategy", "default", "default")
-    checkpoint.require("select_layer", -1, -1)
-    checkpoint.require("ps_version", "v2", "v2")
-    checkpoint.require("downsample_ratio", 0.5, 0.5)
+    vision.expect(hidden_act="gelu", use_mean_pooling=True, use_absolute_position_embeddings=True)
+    checkpoint.expect(projector_hidden_act="gelu", vision_feature_layer=-1)
+    checkpoint.expect(vision_feature_select_strategy="default", select_layer=-1, ps_version="v2")
+    checkpoint.expect(downsample_ratio=0.5)
     checkpoint.require("force_image_size", None, vision.config["image_size"])
     keys = tower_keys(checkpoint, vision) | _tile_keys(checkpoint, published)
     keys |= {
@@ -108,8 +103,7 @@ def _side(vision: Checkpoint, name: str) -> int:
 def _tile_keys(checkpoint: Checkpoint, published: bool) -> dict[str, Any]:
     """Limits of the number of tiles."""
     if published:
-        checkpoint.require("use_thumbnail", True, True)
-        checkpoint.require("dynamic_image_size", True, True)
+        checkpoint.expect(use_thumbnail=True, dynamic_image_size=True)
         names, stated = ("min_dynamic_patch", "max_dynamic_patch"), dict(checkpoint.config)
     else:
         names, stated = ("min_patches", "max_patches"), read_preprocessor(checkpoint)

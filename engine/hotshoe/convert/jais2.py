@@ -14,9 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "relu2", "relu2")
-    checkpoint.require("attention_bias", True, True)
-    checkpoint.require("mlp_bias", True, True)
+    checkpoint.expect(hidden_act="relu2", attention_bias=True, mlp_bias=True)
     sizes, rope = (
         read_sizes(checkpoint, layer_norm_eps="layer_norm_eps"),
         read_rope(checkpoint, "linear", "yarn", theta=500_000.0),

@@ -14,9 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("mamba_proj_bias", False, False)
-    checkpoint.require("mamba_conv_bias", True, True)
+    checkpoint.expect(hidden_act="silu", mamba_proj_bias=False, mamba_conv_bias=True)
     sizes = read_sizes(checkpoint, n_kv_heads=8, default_eps=1e-6)
     n, rank = sizes.n_layers, checkpoint.config.get("mamba_dt_rank", "auto")
     period, offset = checkpoint.integer("attn_layer_period", 8), checkpoint.count("attn_layer_offset", 4)

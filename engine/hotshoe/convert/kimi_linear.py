@@ -18,15 +18,10 @@ __all__ = ["describe"]
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     refuse_quantized(checkpoint)
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("mla_use_nope", True, True)
-    checkpoint.require("moe_renormalize", True, True)
-    checkpoint.require("moe_router_activation_func", "sigmoid", "sigmoid")
-    checkpoint.require("moe_layer_freq", 1, 1)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, mla_use_nope=True, moe_renormalize=True)
+    checkpoint.expect(moe_router_activation_func="sigmoid", moe_layer_freq=1)
     # readers take one group, whatever the file says
-    checkpoint.require("num_expert_group", 1, 1)
-    checkpoint.require("topk_group", 1, 1)
+    checkpoint.expect(num_expert_group=1, topk_group=1)
     n_layers, heads = checkpoint.layers(), checkpoint.integer("num_attention_heads")
     rotated, plain = checkpoint.integer("qk_rope_head_dim"), checkpoint.integer("qk_nope_head_dim")
     v, kv, vocab = (checkpoint.integer(name) for name in ("v_head_dim", "kv_lora_rank", "vocab_size"))

@@ -21,11 +21,10 @@ _GATES = (True, "per-head", "per_head", "per-element", "per_element")
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     checkpoint.require("gating", True, *_GATES)
-    checkpoint.require("attention_bias", False, False)
-    checkpoint.require("moe_apply_router_weight_on_input", False, False)
-    checkpoint.require("moe_router_logit_softcapping", 0.0, 0.0)
+    checkpoint.expect(attention_bias=False, moe_apply_router_weight_on_input=False)
+    checkpoint.expect(moe_router_logit_softcapping=0.0)
     sizes = read_sizes(checkpoint, head_dim=128, n_kv_heads=8)
     rope = read_rope(checkpoint, "yarn", theta=500_000.0, local_theta=10_000.0)
     keys = sizes.keys() | rope.keys() | {"vocab_size": sizes.vocab, "expert_gating_func": 2}

@@ -29,7 +29,7 @@ _FIXED = {"min_tiles": lfm2.FEWEST, "max_tiles": lfm2.MOST, "tile_size": lfm2.TI
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint = checkpoint.text(*_ENCODERS)
-    checkpoint.require("conv_bias", False, False)
+    checkpoint.expect(conv_bias=False)
     sizes = read_sizes(checkpoint, eps="norm_eps", n_kv_heads=8)
     rope = read_rope(checkpoint, theta=1_000_000.0)
     keys = sizes.keys() | layer_keys(checkpoint, sizes) | {"feed_forward_length": _feed_forward(checkpoint)}
@@ -41,9 +41,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of LFM2-VL. Raises as ``describe`` does."""
     vision = checkpoint.vision(*_ENCODERS)
-    vision.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
-    checkpoint.require("projector_hidden_act", "gelu", "gelu")
-    checkpoint.require("vision_feature_layer", -1, -1)
+    vision.expect(hidden_act="gelu_pytorch_tanh")
+    checkpoint.expect(projector_hidden_act="gelu", vision_feature_layer=-1)
     vision.config["image_size"] = 256  # it reads pictures of any size; llama.cpp's converter writes this one
     merge = checkpoint.integer("downsample_factor", 2)
     keys = tower_keys(checkpoint, vision) | {

@@ -25,10 +25,7 @@ _NAMES: Names = {
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("conv_bias", False, False)
-    checkpoint.require("use_expert_bias", True, True)
-    checkpoint.require("norm_topk_prob", True, True)
-    checkpoint.require("routed_scaling_factor", 1.0, 1.0)
+    checkpoint.expect(conv_bias=False, use_expert_bias=True, norm_topk_prob=True, routed_scaling_factor=1.0)
     sizes = read_sizes(checkpoint, eps="norm_eps", n_kv_heads=8)
     keys = sizes.keys() | layer_keys(checkpoint, sizes) | expert_keys(checkpoint, "num_experts", used=4)
     keys |= {

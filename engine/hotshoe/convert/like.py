@@ -1,8 +1,10 @@
-"""Convert models whose files are like those of Llama or Qwen2: AFM, ERNIE 4.5, EXAONE 3, InternLM2 and others."""
+"""Convert models whose files are like those of Llama or Qwen2: AFM, Baichuan, ERNIE 4.5, EXAONE 3 and others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hotshoe.convert import Recipe, Rules, interleave, make_layout, read_rope, read_sizes
 from hotshoe.convert.llama import describe_llama
@@ -10,7 +12,20 @@ from hotshoe.convert.llama import describe_llama
 if TYPE_CHECKING:
     from hotshoe.convert import Array, Checkpoint, FileLayout
 
-__all__ = ["arcee", "ernie4_5", "exaone", "internlm2", "orion", "seed_oss", "xverse"]
+__all__ = [
+    "arcee",
+    "baichuan",
+    "ernie4_5",
+    "exaone",
+    "internlm2",
+    "maincoder",
+    "orion",
+    "pangu",
+    "seed_oss",
+    "xverse",
+]
+
+_BAICHUAN_2 = 125_696  # tokens; its code divides each row of the output matrix by its length
 
 
 def arcee(checkpoint: Checkpoint) -> FileLayout:
@@ -18,14 +33,46 @@ def arcee(checkpoint: Checkpoint) -> FileLayout:
     return describe_llama(checkpoint, None, {}, arch="arcee", activation="relu2")
 
 
+def baichuan(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.expect(hidden_act="silu")
+    if "max_position_embeddings" not in checkpoint.config:
+        checkpoint = checkpoint.renamed(max_position_embeddings="model_max_length")
+    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint)
+    keys = {"tensor_data_layout": "Meta AI original pth", "rope.dimension_count": sizes.head_dim}
+    recipes = {"attn_q.weight": interleave(sizes.n_heads), "attn_k.weight": interleave(sizes.n_kv_heads)}
+    if sizes.vocab == _BAICHUAN_2:
+        recipes["output.weight"] = Recipe(lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    rules = Rules(names={"layers.self_attn.W_pack": "attn_qkv"}, recipes=recipes)
+    return make_layout(checkpoint, "baichuan", sizes.keys() | keys | rope.keys(), rules, vocab=sizes.vocab)
+
+
+def maincoder(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.expect(hidden_act="silu", attention_bias=False, use_qk_norm=True)
+    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear")
+    keys = sizes.keys() | {"rope.dimension_count": sizes.head_dim} | rope.keys()
+    return make_layout(checkpoint, "maincoder", keys, vocab=sizes.vocab, tied=True)
+
+
 def orion(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     checkpoint = checkpoint.renamed(max_position_embeddings="max_sequence_length")
     # config.json calls the LayerNorms RMS norms
     sizes, rope = read_sizes(checkpoint, layer_norm_eps="rms_norm_eps"), read_rope(checkpoint)
     keys = sizes.keys() | {"tensor_data_layout": "Meta AI original pth"} | rope.keys(known_base=10_000.0)
     return make_layout(checkpoint, "orion", keys, Rules(required=["*_norm.bias"]), vocab=sizes.vocab)
+
+
+def pangu(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    checkpoint.expect(hidden_act="silu")
+    sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
+    keys = sizes.keys() | {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim} | rope.keys()
+    keys |= {"attention.key_length": sizes.head_dim, "attention.value_length": sizes.head_dim}
+    rules = Rules(required=checkpoint.biases(bias=("attn_*",)))
+    return make_layout(checkpoint, "pangu-embedded", keys, rules, vocab=sizes.vocab)
 
 
 def xverse(checkpoint: Checkpoint) -> FileLayout:
@@ -35,8 +82,7 @@ def xverse(checkpoint: Checkpoint) -> FileLayout:
 
 def ernie4_5(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_bias", False, False)
+    checkpoint.expect(hidden_act="silu", use_bias=False)
     sizes, rope = read_sizes(checkpoint, head_dim=128), read_rope(checkpoint, "linear", "yarn", theta=500_000.0)
     return make_layout(checkpoint, "ernie4_5", sizes.keys() | rope.keys(), vocab=sizes.vocab, tied=True)
 
@@ -64,8 +110,7 @@ def exaone(checkpoint: Checkpoint) -> FileLayout:
 
 def internlm2(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("bias", False, False)
+    checkpoint.expect(hidden_act="silu", bias=False)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear")
     groups, queries = sizes.n_kv_heads, sizes.n_heads // sizes.n_kv_heads
     stored = ((sizes.n_heads + 2 * groups) * sizes.head_dim, sizes.dim)
@@ -98,9 +143,7 @@ def internlm2(checkpoint: Checkpoint) -> FileLayout:
 
 def seed_oss(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", True, True)
-    checkpoint.require("mlp_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=True, mlp_bias=False)
     sizes, rope = read_sizes(checkpoint, head_dim=128), read_rope(checkpoint, "linear", "yarn")
     rules = Rules(
         required=["attn_q.bias", "attn_k.bias", "attn_v.bias", *checkpoint.biases(attention_out_bias=("attn_output",))],

@@ -49,7 +49,7 @@ def describe_llama(
     theta, tied, activation: the architecture's defaults of rope_theta and tie_word_embeddings, and its hidden_act.
     also: names, recipes and rows of further tensors.
     """
-    checkpoint.require("hidden_act", activation, activation)
+    checkpoint.expect(hidden_act=activation)
     sizes = read_sizes(checkpoint, n_kv_heads=n_kv_heads)
     rope = read_rope(checkpoint, "linear", "llama3", "yarn", theta=theta)
     keys = sizes.keys() | {"vocab_size": sizes.vocab, "rope.dimension_count": sizes.head_dim}
@@ -89,7 +89,7 @@ def describe_smolvlm_tower(checkpoint: Checkpoint) -> FileLayout:
     # what config.json leaves out
     for name, value in (("hidden_size", 1152), ("num_attention_heads", 16), ("intermediate_size", 3072)):
         vision.config.setdefault(name, value)
-    vision.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    vision.expect(hidden_act="gelu_pytorch_tanh")
     processor, keys = read_preprocessor(checkpoint), tower_keys(checkpoint, vision)
     image_size = keys["vision.image_size"]
     if not processor.get("do_image_splitting", True):

@@ -1,17 +1,29 @@
-"""Convert Llama 4, text only: experts in one transposed tensor, attention in chunks, and layers without RoPE."""
+"""Convert Llama 4: experts in one transposed tensor, attention in chunks, layers without RoPE; and the encoder."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, read_sizes
+from hotshoe.convert import (
+    Recipe,
+    Rules,
+    expert_keys,
+    make_layout,
+    make_tower_layout,
+    read_rope,
+    read_sizes,
+    tower_keys,
+)
+from hotshoe.convert._tower import read_preprocessor
+from hotshoe.towers.llama4 import MAX_TILES
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
     from hotshoe.convert._names import Names
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_tower"]
 
+_ENCODERS = ("vision_model.", "multi_modal_projector.")
 _NAMES: Names = {
     "layers.feed_forward.router": "ffn_gate_inp",
     "layers.feed_forward.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
@@ -29,20 +41,19 @@ _NUMBERS = {  # names, GGUF keys and the values that readers assume
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint = checkpoint.text("vision_model.", "multi_modal_projector.")
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
+    checkpoint = checkpoint.text(*_ENCODERS)
+    checkpoint.expect(hidden_act="silu", attention_bias=False)
     checkpoint.require("attn_temperature_tuning", True, True, 4)  # published checkpoints have 4 or true
-    checkpoint.require("no_rope_layer_interval", 4, 4)
+    checkpoint.expect(no_rope_layer_interval=4)
     sizes = read_sizes(checkpoint, head_dim=128, n_kv_heads=8)
     rope = read_rope(checkpoint, "llama3", theta=500_000.0)
     n, dim, ff, step = sizes.n_layers, sizes.dim, sizes.ff, checkpoint.integer("interleave_moe_layer_step", 1)
     with_rope = [int((i + 1) % 4 != 0) for i in range(n)]
     checkpoint.require("no_rope_layers", with_rope, with_rope, [])
     kinds = ["chunked_attention" if rotates else "full_attention" for rotates in with_rope]
-    checkpoint.require("layer_types", kinds, kinds)
+    checkpoint.expect(layer_types=kinds)
     experts = list(range(step - 1, n, step))
-    checkpoint.require("moe_layers", experts, experts)
+    checkpoint.expect(moe_layers=experts)
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_local_experts", default=16, used=1)
     has_norms = keys["expert_count"] != 128  # readers know Maverick, which has none, by its 128 experts
     checkpoint.require("use_qk_norm", True, has_norms)
@@ -69,3 +80,42 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         constants=rope.llama3_factors(sizes.head_dim),
     )
     return make_layout(checkpoint, "llama4", keys, rules, vocab=sizes.vocab)
+
+
+_TOWER_NAMES: Names = {
+    "patch_embedding.linear": "v.patch_embd",
+    "class_embedding": "v.class_embd",
+    "positional_embedding_vlm": "v.position_embd.weight",
+    "layernorm_pre": "v.pre_ln",
+    "layernorm_post": "v.post_ln",
+    "layers.input_layernorm": "ln1",
+    "layers.post_attention_layernorm": "ln2",
+    "layers.self_attn.o_proj": "attn_out",
+    "vision_adapter.mlp.fc1": "mm.model.mlp.1",
+    "vision_adapter.mlp.fc2": "mm.model.mlp.2",
+    "linear_1": "mm.model.fc",
+}
+_BIASED = ("ln1", "ln2", "attn_q", "attn_k", "attn_v", "attn_out", "ffn_up", "ffn_down", "v.pre_ln", "v.post_ln")
+
+
+def describe_tower(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the encoder of pictures. Raises as ``describe`` does."""
+    vision = checkpoint.vision(*_ENCODERS)
+    vision.expect(hidden_act="gelu")
+    vision.expect(norm_eps=1e-5)  # the encoder's norms have this one, whatever config.json says
+    vision.expect(pixel_shuffle_ratio=0.5, multi_modal_projector_bias=False)
+    rope = vision.config.get("rope_parameters")
+    theta = rope.get("rope_theta") if isinstance(rope, dict) else vision.config.get("rope_theta")
+    if theta not in (None, 10_000):
+        raise vision.refusal(f"rope_theta is {theta!r:.40}; readers of such files take it to be 10000")
+    processor = read_preprocessor(checkpoint)
+    for name, only in (("max_patches", MAX_TILES), ("resize_to_max_canvas", False)):
+        if (found := processor.get(name, only)) != only:
+            raise checkpoint.refusal(f"{name} is {found!r:.40}; hotshoe converts models with {only!r}")
+    keys = tower_keys(checkpoint, vision) | {
+        "use_gelu": True,
+        "vision.attention.layer_norm_epsilon": 1e-5,
+        "vision.projector.scale_factor": 2,
+    }
+    rules = Rules(names=_TOWER_NAMES, required=[f"{name}.bias" for name in _BIASED])
+    return make_tower_layout(checkpoint, vision, "llama4", keys, rules)

@@ -50,9 +50,8 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     if vision.config.get("model_type") == "pixtral":
         return pixtral.describe_tower(checkpoint)
     vision.require("model_type", None, "clip_vision_model")
-    vision.require("hidden_act", "quick_gelu", "quick_gelu")
-    checkpoint.require("projector_hidden_act", "gelu", "gelu")
-    checkpoint.require("vision_feature_select_strategy", "default", "default")
+    vision.expect(hidden_act="quick_gelu")
+    checkpoint.expect(projector_hidden_act="gelu", vision_feature_select_strategy="default")
     layer, n_layers = checkpoint.config.get("vision_feature_layer", -2), vision.integer("num_hidden_layers")
     if not isinstance(layer, int) or not -n_layers <= layer < 0:
         raise checkpoint.invalid("vision_feature_layer", layer, f"a number from -{n_layers} to -1")

@@ -16,10 +16,7 @@ __all__ = ["describe"]
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     refuse_quantized(checkpoint)
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_bias", False, False)
-    checkpoint.require("use_conv_bias", True, True)
-    checkpoint.require("mixer_rms_eps", 1e-6, 1e-6)
+    checkpoint.expect(hidden_act="silu", use_bias=False, use_conv_bias=True, mixer_rms_eps=1e-6)
     dim = checkpoint.integer("hidden_size")
     inner = checkpoint.integer("intermediate_size", checkpoint.integer("expand", 2) * dim)
     rank = checkpoint.config.get("time_step_rank", "auto")

@@ -22,11 +22,7 @@ CONTEXT = 2**20  # there is no limit, but readers need one; llama.cpp's converte
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     refuse_quantized(checkpoint)
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_bias", False, False)
-    checkpoint.require("use_conv_bias", True, True)
-    checkpoint.require("rms_norm", True, True)
-    checkpoint.require("norm_before_gate", False, False)
+    checkpoint.expect(hidden_act="silu", use_bias=False, use_conv_bias=True, rms_norm=True, norm_before_gate=False)
     refuse_time_step_limit(checkpoint)
     n_layers, dim = checkpoint.layers(), checkpoint.integer("hidden_size")
     inner, head_dim = checkpoint.integer("expand", 2) * dim, checkpoint.integer("head_dim", 64)

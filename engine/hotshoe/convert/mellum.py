@@ -14,8 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("norm_topk_prob", True, True)
+    checkpoint.expect(hidden_act="silu", norm_topk_prob=True)
     sizes, rope = (
         read_sizes(checkpoint, head_dim=128),
         read_rope(checkpoint, "linear", "yarn", theta=500_000.0, local_theta=10_000.0),

@@ -1,4 +1,4 @@
-"""Convert MiniCPM 1 to 4."""
+"""Convert MiniCPM 1 to 4, of which the third has latent attention."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from hotshoe.convert import Rules, interleave, make_layout, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Array, Checkpoint, FileLayout, Rope
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_minicpm3"]
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "longrope")
     keys = sizes.keys() | rope.keys()
     keys |= {
@@ -22,12 +22,37 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "residual_scale": checkpoint.number("scale_depth") / sizes.n_layers**0.5,
         "logit_scale": sizes.dim / checkpoint.number("dim_model_base"),
     }
-    constants = {}
-    if rope.kind == "longrope":
-        keys["rope.scaling.type"], n = "longrope", sizes.head_dim // 2
-        constants = {f"rope_factors_{kind}.weight": rope.numbers(f"{kind}_factor", n) for kind in ("long", "short")}
-        if rope.original_context() != sizes.context:
-            raise checkpoint.refusal("LongRoPE extends the context, which files of this architecture cannot express")
     recipes = {"attn_q.weight": interleave(sizes.n_heads), "attn_k.weight": interleave(sizes.n_kv_heads)}
-    rules = Rules(recipes=recipes, constants=constants)
+    if rope.kind == "longrope":
+        keys["rope.scaling.type"] = "longrope"
+    rules = Rules(recipes=recipes, constants=_long_factors(rope, sizes.context, sizes.head_dim))
     return make_layout(checkpoint, "minicpm", keys, rules, vocab=sizes.vocab)
+
+
+def describe_minicpm3(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file of MiniCPM 3, which has latent attention. Raises as ``describe`` does."""
+    checkpoint.expect(hidden_act="silu", attention_bias=False)
+    for name, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
+        checkpoint.require(name, value, value)  # files do not have them
+    rotated, plain = checkpoint.integer("qk_rope_head_dim", 32), checkpoint.integer("qk_nope_head_dim", 64)
+    sizes, rope = read_sizes(checkpoint, head_dim=rotated), read_rope(checkpoint, "longrope")
+    checkpoint.require("v_head_dim", None, sizes.dim // sizes.n_heads)
+    keys = sizes.keys(heads=False) | rope.keys(known_base=10_000.0) | {
+        "vocab_size": sizes.vocab,
+        "attention.q_lora_rank": checkpoint.integer("q_lora_rank", 768),
+        "attention.kv_lora_rank": checkpoint.integer("kv_lora_rank", 256),
+        "attention.key_length": plain + rotated,
+        "rope.dimension_count": rotated,
+    }  # fmt: skip
+    constants = _long_factors(rope, sizes.context, rotated)
+    rules = Rules(names={"layers.self_attn.kv_b_proj": "attn_kv_b"}, constants=constants)
+    return make_layout(checkpoint, "minicpm3", keys, rules, vocab=sizes.vocab, tied=True)
+
+
+def _long_factors(rope: Rope, context: int, n_rotated: int) -> dict[str, Array]:
+    """The tensors of LongRoPE. Empty for other kinds. Raises ConversionError if it extends the context."""
+    if rope.kind != "longrope":
+        return {}
+    if rope.original_context() != context:
+        raise rope.checkpoint.refusal("LongRoPE extends the context, which files of this architecture cannot express")
+    return {f"rope_factors_{k}.weight": rope.numbers(f"{k}_factor", n_rotated // 2) for k in ("long", "short")}

@@ -36,7 +36,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     vision, processor = checkpoint.vision(*_ENCODERS), read_preprocessor(checkpoint)
-    vision.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    vision.expect(hidden_act="gelu_pytorch_tanh")
     for part, name, only in (
         (vision, "window_kernel_size", [2, 2]),
         (checkpoint, "merge_kernel_size", [2, 2]),

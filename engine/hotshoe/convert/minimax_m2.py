@@ -17,11 +17,8 @@ _NAMES: Names = {"layers.block_sparse_moe.e_score_correction_bias": "exp_probs_b
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("scoring_func", "sigmoid", "sigmoid")
-    checkpoint.require("qk_norm_type", "per_layer", "per_layer")
-    checkpoint.require("use_qk_norm", True, True)
-    checkpoint.require("use_routing_bias", True, True)
+    checkpoint.expect(hidden_act="silu", scoring_func="sigmoid", qk_norm_type="per_layer", use_qk_norm=True)
+    checkpoint.expect(use_routing_bias=True)
     sizes, rope = read_sizes(checkpoint, head_dim=128, n_kv_heads=8), read_rope(checkpoint, "yarn", theta=5_000_000.0)
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_local_experts", used=8)
     share = checkpoint.integer("rotary_dim", sizes.head_dim) / sizes.head_dim

@@ -32,7 +32,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 
 def _describe_mistral4(checkpoint: Checkpoint) -> FileLayout:
-    checkpoint.require("n_group", 1, 1)  # it ranks groups in another way than DeepSeek's models
+    checkpoint.expect(n_group=1)  # it ranks groups in another way than DeepSeek's models
     rope = read_rope(checkpoint, "yarn")
     keys = _temperature_keys(rope)
     if keys:  # llama.cpp's converter writes neither key, although its reader knows them

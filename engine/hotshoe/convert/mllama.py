@@ -80,7 +80,7 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of pictures. Raises as ``describe`` does."""
     starts = sorted(_OTHERS, key=len, reverse=True)
     vision, processor = checkpoint.vision(*starts), read_preprocessor(checkpoint)
-    vision.require("hidden_act", "gelu", "gelu")
+    vision.expect(hidden_act="gelu")
     keys = tower_keys(checkpoint, vision, heads="attention_heads")
     n_tiles, n_global = vision.integer("max_num_tiles", 4), vision.integer("num_global_layers", 8)
     if n_tiles > MAX_TILES:

@@ -24,8 +24,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_reranker(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file of a reranker. Raises as ``describe``, and ModelFileError for labels not numbered from 0."""
-    checkpoint.require("classifier_activation", "gelu", "gelu")
-    checkpoint.require("classifier_bias", False, False)
+    checkpoint.expect(classifier_activation="gelu", classifier_bias=False)
     if checkpoint.config.get("classifier_pooling", "cls") not in _POOLING:
         raise checkpoint.invalid("classifier_pooling", checkpoint.config["classifier_pooling"], "cls or mean")
     labels = read_labels(checkpoint)

@@ -14,7 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "relu2", "relu2")
+    checkpoint.expect(hidden_act="relu2")
     sizes, rope = read_sizes(checkpoint, layer_norm_eps="norm_eps"), read_rope(checkpoint, "linear")
     keys = {"rope.scaling.type": "none"} | sizes.keys() | rope.keys()
     keys |= {"vocab_size": sizes.vocab, "rope.dimension_count": rope.n_rotated(sizes.head_dim, 0.5)}

@@ -27,8 +27,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     kinds = _kinds(checkpoint)
     checkpoint = replace(checkpoint, config=Settings(checkpoint.config | {"num_hidden_layers": len(kinds)}))
-    checkpoint.require("mlp_hidden_act", "relu2", "relu2")
-    checkpoint.require("mamba_hidden_act", "silu", "silu")
+    checkpoint.expect(mlp_hidden_act="relu2", mamba_hidden_act="silu")
     for name in ("use_bias", "mamba_proj_bias"):
         checkpoint.require(name, False, False)
     refuse_time_step_limit(checkpoint)
@@ -83,8 +82,7 @@ def _kinds(checkpoint: Checkpoint) -> list[str]:
 
 
 def _expert_keys(checkpoint: Checkpoint) -> dict[str, Any]:
-    checkpoint.require("n_group", 1, 1)
-    checkpoint.require("mlp_bias", False, False)
+    checkpoint.expect(n_group=1, mlp_bias=False)
     keys = expert_keys(checkpoint, "n_routed_experts", used=2) | {
         "expert_feed_forward_length": checkpoint.integer("moe_intermediate_size"),
         "expert_shared_count": checkpoint.integer("n_shared_experts", 1),

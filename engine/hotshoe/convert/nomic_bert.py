@@ -46,8 +46,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     biased = ["token_embd_norm", "attn_output_norm", "layer_output_norm"]
     recipes = {}
     if step:
-        checkpoint.require("activation_function", "gelu", "gelu")
-        checkpoint.require("moe_normalize_expert_weights", False, False)
+        checkpoint.expect(activation_function="gelu", moe_normalize_expert_weights=False)
         n = checkpoint.integer("num_experts")
         keys |= {"moe_every_n_layers": step, "expert_count": n, "expert_used_count": checkpoint.integer("moe_top_k")}
         recipes = {
@@ -56,8 +55,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         }
         biased += ["attn_qkv", "attn_output", "ffn_up", "ffn_down"]
     else:
-        checkpoint.require("activation_function", "swiglu", "swiglu")
-        checkpoint.require("hidden_act", "silu", "silu")
+        checkpoint.expect(activation_function="swiglu", hidden_act="silu")
     for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"):
         checkpoint.require(key, bool(step), bool(step))
     n_types = checkpoint.integer("type_vocab_size", 2)

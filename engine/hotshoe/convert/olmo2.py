@@ -14,8 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn", theta=500_000.0)
     keys = sizes.keys() | rope.keys()
     if checkpoint.config.get("sliding_window") is not None:

@@ -14,10 +14,9 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("norm_topk_prob", False, False)
+    checkpoint.expect(hidden_act="silu", norm_topk_prob=False)
     checkpoint.require("clip_qkv", None)
-    checkpoint.require("rms_norm_eps", 1e-5, 1e-5)  # llama.cpp's converter always writes this one
+    checkpoint.expect(rms_norm_eps=1e-5)  # llama.cpp's converter always writes this one
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_experts", used=8)
     rules = Rules(required=checkpoint.biases(attention_bias=("attn_q", "attn_k", "attn_v", "attn_output")))

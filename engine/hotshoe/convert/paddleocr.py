@@ -25,8 +25,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     it.
     """
     text = checkpoint.text()
-    text.require("hidden_act", "silu", "silu")
-    text.require("use_bias", False, False)
+    text.expect(hidden_act="silu", use_bias=False)
     sizes, rope = read_sizes(text, head_dim=128), read_rope(text, theta=500_000.0)
     keys = sizes.keys() | rope.keys() | {"rope.dimension_sections": rope.sections(16, 24, 24, interleaved=False)}
     return make_layout(text, "paddleocr", keys, Rules(ignored=_ENCODERS), vocab=sizes.vocab, tied=True)
@@ -35,8 +34,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder. Raises as ``describe`` does."""
     vision = checkpoint.vision(*_ENCODERS)
-    vision.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
-    vision.require("spatial_merge_size", 2, 2)
+    vision.expect(hidden_act="gelu_pytorch_tanh", spatial_merge_size=2)
     smallest, largest = _limits(checkpoint)
     # it reads pictures of any size; llama.cpp's converter writes this one
     vision.config["image_size"] = math.isqrt(largest)

@@ -15,7 +15,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.expect(hidden_act="silu")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "longrope")
     if sizes.q != sizes.dim:
         raise checkpoint.refusal(

@@ -62,9 +62,8 @@ def describe_lighton_tower(checkpoint: Checkpoint) -> FileLayout:
 
 def _describe(checkpoint: Checkpoint, vision: Checkpoint, kind: str) -> FileLayout:
     vision.require("hidden_act", "gelu", "silu")
-    vision.require("num_channels", 3, 3)
-    checkpoint.require("projector_hidden_act", "gelu", "gelu")
-    checkpoint.require("vision_feature_layer", -1, -1)
+    vision.expect(num_channels=3)
+    checkpoint.expect(projector_hidden_act="gelu", vision_feature_layer=-1)
     rope = vision.config.get("rope_parameters")
     theta = rope.get("rope_theta") if isinstance(rope, dict) else vision.config.get("rope_theta")
     if theta not in (None, 10_000):

@@ -19,8 +19,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_qwen2(checkpoint: Checkpoint, arch: str, rope: Rope, more: dict[str, Any]) -> FileLayout:
     """Describe the file of a model that ``arch`` names. more: keys of variants."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_sliding_window", False, False)
+    checkpoint.expect(hidden_act="silu", use_sliding_window=False)
     sizes = read_sizes(checkpoint)
     rules = Rules(required=("attn_q.bias", "attn_k.bias", "attn_v.bias"))
     return make_layout(checkpoint, arch, sizes.keys() | more | rope.keys(), rules, vocab=sizes.vocab)

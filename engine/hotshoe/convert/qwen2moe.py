@@ -14,12 +14,9 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_sliding_window", False, False)
-    checkpoint.require("decoder_sparse_step", 1, 1)
+    checkpoint.expect(hidden_act="silu", use_sliding_window=False, decoder_sparse_step=1)
     checkpoint.require("mlp_only_layers", [], [])
-    checkpoint.require("norm_topk_prob", False, False)
-    checkpoint.require("qkv_bias", True, True)
+    checkpoint.expect(norm_topk_prob=False, qkv_bias=True)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_experts", used=4)
     keys["expert_feed_forward_length"] = checkpoint.integer("moe_intermediate_size")

@@ -57,8 +57,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def delta_keys(checkpoint: Checkpoint, sizes: ModelSizes, rope: Rope) -> dict[str, Any]:
     """The keys of the recurrent layers, and of RoPE on a part of each head."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("attention_bias", False, False)
+    checkpoint.expect(hidden_act="silu", attention_bias=False)
     head_dim, heads = checkpoint.integer("linear_value_head_dim", 128), checkpoint.integer("linear_num_value_heads", 32)
     groups = checkpoint.integer("linear_num_key_heads", 16)
     if heads % groups:

@@ -25,9 +25,7 @@ def describe_qwen3moe(
     checkpoint: Checkpoint, arch: str, rope: Rope, more: dict[str, Any], recipes: Mapping[str, Recipe] | None = None
 ) -> FileLayout:
     """Describe the file of a model that ``arch`` names. more, recipes: what variants add."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("use_sliding_window", False, False)
-    checkpoint.require("decoder_sparse_step", 1, 1)
+    checkpoint.expect(hidden_act="silu", use_sliding_window=False, decoder_sparse_step=1)
     checkpoint.require("mlp_only_layers", [], [])
     sizes = read_sizes(checkpoint)
     count = "num_local_experts" if "num_local_experts" in checkpoint.config else "num_experts"

@@ -43,7 +43,7 @@ def describe_3(checkpoint: Checkpoint) -> FileLayout:
 def describe_3_moe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     text = checkpoint.text(*_ENCODERS)
-    text.require("norm_topk_prob", True, True)
+    text.expect(norm_topk_prob=True)
     rope = read_rope(text, "linear", "yarn")
     keys = _keys(checkpoint) | {"rope.dimension_sections": rope.sections(24, 20, 20, interleaved=True)}
     return describe_qwen3moe(text, "qwen3vlmoe", rope, keys, _transposed(text))
@@ -63,7 +63,7 @@ _PARTS = [f"attn_{part}.{kind}" for part in "qkv" for kind in ("weight", "bias")
 def describe_tower_2(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of Qwen2-VL. Raises as ``describe_2`` does."""
     vision = checkpoint.vision(*_ENCODERS)
-    vision.require("hidden_act", "quick_gelu", "quick_gelu")
+    vision.expect(hidden_act="quick_gelu")
     # llama.cpp's converter writes the text model's size as that of the MLP
     keys = tower_keys(
         checkpoint, _with_size(vision), layers="depth", dim="embed_dim", ff="hidden_size", heads="num_heads"
@@ -75,8 +75,7 @@ def describe_tower_2(checkpoint: Checkpoint) -> FileLayout:
 def describe_tower_2_5(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of Qwen2.5-VL. Raises as ``describe_2`` does."""
     vision = checkpoint.vision(*_ENCODERS)
-    vision.require("hidden_act", "silu", "silu")
-    vision.require("window_size", 112, 112)
+    vision.expect(hidden_act="silu", window_size=112)
     full = vision.config.get("fullatt_block_indexes")
     period = full[0] + 1 if isinstance(full, list) and full and isinstance(full[0], int) else 0
     if not period or full != list(range(period - 1, period * len(full), period)):
@@ -89,7 +88,7 @@ def describe_tower_2_5(checkpoint: Checkpoint) -> FileLayout:
 def describe_tower_3(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of Qwen3-VL and Qwen 3.5. Raises as ``describe_3`` does."""
     vision = checkpoint.vision(*_ENCODERS)
-    vision.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    vision.expect(hidden_act="gelu_pytorch_tanh")
     side = math.isqrt(n := vision.integer("num_position_embeddings", 2304))
     if side * side != n:
         raise vision.refusal(f"num_position_embeddings is {n}, which is not the square of a number")
@@ -131,15 +130,17 @@ def _tower_2(checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[s
     biases = [*_PARTS, *(f"{name}.bias" for name in ("ln1", "ln2") if kind == "qwen2vl_merger")]
     biases += [f"{name}.bias" for name in ("attn_out", "ffn_up", "ffn_down", "mm.0", "mm.2")]
     biases.append("v.post_ln.bias" if kind == "qwen2vl_merger" else "ffn_gate.bias")
-    return _tower(checkpoint, vision, kind, keys, _BLOCK_NAMES | _MERGER_NAMES | names, biases)
+    names = _BLOCK_NAMES | _MERGER_NAMES | names
+    if any(name.endswith(".attn.q.weight") for name in vision.tensors):  # Qwen2.5-Omni
+        del names["layers.attn.qkv"]
+        names |= {f"layers.attn.{part}": f"attn_{part}" for part in "qkv"}
+    return _tower(checkpoint, vision, kind, keys, names, biases)
 
 
 def _tower(
     checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[str, Any], names: Names, biases: list[str]
 ) -> FileLayout:
-    vision.require("in_channels", 3, 3)
-    vision.require("temporal_patch_size", 2, 2)
-    vision.require("spatial_merge_size", 2, 2)
+    vision.expect(in_channels=3, temporal_patch_size=2, spatial_merge_size=2)
     dim, patch = keys["vision.embedding_length"], keys["vision.patch_size"]
     stored = (dim, 3, 2, patch, patch)
     recipes = {

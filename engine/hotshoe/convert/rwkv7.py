@@ -56,9 +56,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     refuse_quantized(checkpoint)
     checkpoint = dataclasses.replace(checkpoint, tensors=_renamed(checkpoint.tensors))
-    checkpoint.require("hidden_act", "sqrelu", "sqrelu")
-    checkpoint.require("norm_first", True, True)
-    checkpoint.require("norm_bias", True, True)
+    checkpoint.expect(hidden_act="sqrelu", norm_first=True, norm_bias=True)
     checkpoint.require("attn", None)
     dim, head_dim = checkpoint.integer("hidden_size"), checkpoint.integer("head_dim", 64)
     heads, vocab = dim // head_dim, checkpoint.integer("vocab_size")

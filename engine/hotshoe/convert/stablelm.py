@@ -14,8 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    checkpoint.require("qk_layernorm", False, False)
+    checkpoint.expect(hidden_act="silu", qk_layernorm=False)
     sizes, rope = read_sizes(checkpoint, layer_norm_eps="layer_norm_eps"), read_rope(checkpoint)
     keys = sizes.keys()
     keys |= {

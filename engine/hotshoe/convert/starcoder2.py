@@ -14,8 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.require("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
-    checkpoint.require("use_bias", True, True)
+    checkpoint.expect(hidden_act="gelu_pytorch_tanh", use_bias=True)
     sizes, rope = read_sizes(checkpoint, n_kv_heads=2, layer_norm_eps="norm_epsilon"), read_rope(checkpoint)
     keys = sizes.keys() | rope.keys()
     if checkpoint.config.get("sliding_window") is not None:  # llama.cpp ignores the window and has no key for it

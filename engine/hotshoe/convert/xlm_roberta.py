@@ -1,4 +1,4 @@
-"""Convert XLM-RoBERTa: BERT with a SentencePiece unigram vocabulary, and an offset of positions (BGE-M3, E5).
+"""Convert XLM-RoBERTa and RoBERTa: BERT with another vocabulary, and an offset of positions (BGE-M3, E5).
 
 GGUF calls it "bert". The rows of the position embedding that no token uses are not written.
 """

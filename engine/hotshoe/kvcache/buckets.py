@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hotshoe_core import Backend
 
-__all__ = ["ROWS_PER_OCTAVE", "round_down", "round_up", "rows_per_octave"]
+__all__ = ["BLOCKS_PER_OCTAVE", "ROWS_PER_OCTAVE", "round_down", "round_up", "rows_per_octave"]
 
 ROWS_PER_OCTAVE = 16  # padding adds at most 6 %
+BLOCKS_PER_OCTAVE = 8  # lengths of the cache in its blocks; kernels skip blocks that no row attends to
 
 
 def rows_per_octave(backend: Backend) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache.base import Allocation, LayerViews, Sizes, common_resume_position
+from hotshoe.kvcache.buckets import BLOCKS_PER_OCTAVE
 from hotshoe.kvcache.cells import Cells, Reach, SlotBits, bits_of, full, slots_of
 from hotshoe.kvcache.spec import AttentionSpec, LayerSpec, Part, parts_of, per_layer, storing_part
 from hotshoe.kvcache.views import CellInputs, KeyValueView, SharedView, zero_rows
@@ -62,7 +63,7 @@ class CausalCache:
             _require_blocks(layer, s, dtype)
         self._reach = {i: Reach(s.window, s.chunk, spans=s.spans) for i, s in self._layers.items()}
         self._backend = backend
-        self._mask_dtype = config.mask_dtype
+        self._config = config
         self._n_ubatch = n_ubatch
         total = n_tokens * n_sequences
         self.cells = {
@@ -71,7 +72,7 @@ class CausalCache:
                 reach,
                 config.padding,
                 n_scratch,
-                config.lengths_per_octave,
+                config.lengths_per_octave or BLOCKS_PER_OCTAVE,
             )
             for reach in sorted(set(self._reach.values()))
         }
@@ -110,8 +111,9 @@ class CausalCache:
         feeds: dict[str, Array] = {}
         try:
             for reach, cells in self.cells.items():
-                feeds[f"cache.cells.{reach}"] = cells.allocate(positions, slots, n_rows)
-                mask = np.empty((n_rows, cells.n_read), self._mask_dtype.numpy)
+                taken = cells.allocate(positions, slots, n_rows)
+                feeds[f"cache.cells.{reach}"] = taken.astype(self._config.cell_dtype.numpy, copy=False)
+                mask = np.empty((n_rows, cells.n_read), self._config.mask_dtype.numpy)
                 cells.write_mask(mask[:n], positions, slots, spans)
                 mask[n:] = -np.inf
                 mask[n:, 0] = 0  # any cell: a softmax of nothing is NaN
@@ -140,7 +142,7 @@ class CausalCache:
 
     def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         inputs = {
-            reach: CellInputs(ctx, str(reach), n_rows, size, self._mask_dtype)
+            reach: CellInputs(ctx, str(reach), n_rows, size, self._config)
             for reach, size in zip(self.cells, sizes, strict=True)
         }
         views = {i: KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i]) for i, s in self._layers.items()}

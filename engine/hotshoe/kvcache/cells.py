@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache.base import Allocation
-from hotshoe.kvcache.buckets import round_up
+from hotshoe.kvcache.buckets import BLOCKS_PER_OCTAVE, round_up
 from hotshoe.kvcache.spec import SpanReach
 from hotshoe_core.errors import CacheFullError
 
@@ -99,12 +99,11 @@ class Reach(NamedTuple):
 class Cells:
     """``n`` cells for layers of one reach, and after them ``n_scratch`` cells that padding writes to.
 
-    Graphs read a multiple of ``padding`` cells, of which there are ``per_octave`` from a power of two to the next one;
-    None: every multiple.
+    Graphs read a multiple of ``padding`` cells, of which there are ``per_octave`` from a power of two to the next one.
     """
 
     def __init__(
-        self, n: int, reach: Reach, padding: int = 1, n_scratch: int = 0, per_octave: int | None = None
+        self, n: int, reach: Reach, padding: int = 1, n_scratch: int = 0, per_octave: int = BLOCKS_PER_OCTAVE
     ) -> None:
         self.n = n
         self.reach = reach
@@ -274,8 +273,7 @@ class Cells:
             used = np.flatnonzero(self.members[:, max(0, self._end - _BLOCK) : self._end].any(axis=0))
             self._end = max(0, self._end - _BLOCK) + (int(used[-1]) + 1 if len(used) else 0)
         blocks = -(-max(1, self._end) // self.padding)
-        blocks = blocks if self._per_octave is None else round_up(blocks, self._per_octave)
-        return min(blocks * self.padding, self.most_read)
+        return min(round_up(blocks, self._per_octave) * self.padding, self.most_read)
 
     @property
     def most_read(self) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hotshoe.kvcache.base import AttentionView
     from hotshoe.kvcache.spec import AttentionSpec, Part
-    from hotshoe_core import Backend, Context
+    from hotshoe_core import Backend, CacheConfig, Context
 
 __all__ = ["CellInputs", "KeyValueView", "SharedView", "UncachedView", "require_rows", "zero_rows"]
 
@@ -25,13 +25,13 @@ Array = np.ndarray[Any, Any]
 class CellInputs:
     """The inputs of a graph for one kind of cells; layers of the same reach share them.
 
-    cells: (n,) I32, the cell of each row. mask: (n, m), what each row attends to.
+    cells: (n,), the cell of each row. mask: (n, m), what each row attends to. config: says their types.
     """
 
-    def __init__(self, ctx: Context, name: str, n_rows: int, size: int, mask_dtype: DType) -> None:
+    def __init__(self, ctx: Context, name: str, n_rows: int, size: int, config: CacheConfig) -> None:
         self._ctx, self._name, self.size = ctx, name, size
-        self.cells = ctx.input(f"cache.cells.{name}", (n_rows,), DType.I32)
-        self.mask = ctx.input(f"cache.mask.{name}", (n_rows, size), mask_dtype)
+        self.cells = ctx.input(f"cache.cells.{name}", (n_rows,), config.cell_dtype)
+        self.mask = ctx.input(f"cache.mask.{name}", (n_rows, size), config.mask_dtype)
 
     @functools.cached_property
     def positions(self) -> Tensor:

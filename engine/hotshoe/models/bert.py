@@ -8,7 +8,6 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.nn import (
     MLP,
-    Embedding,
     LearnedPositions,
     Linear,
     Module,
@@ -44,7 +43,6 @@ class Block(PostNormBlock):
 class Model(nn.Encoder):
     config: Config
     positions: LearnedPositions = submodule("position_embd", shape=lambda c, i: (None, c.dim))
-    token_types: Embedding = submodule("token_types", shape=lambda c, i: (None, c.dim))
     blocks: list[Block] = layers("blk")
 
 

@@ -12,17 +12,7 @@ from typing import Any
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import (
-    GatedMLP,
-    MixtureOfExperts,
-    Temperature,
-    dense_or_experts,
-    derived,
-    key,
-    layers,
-    rope_key,
-    submodule,
-)
+from hotshoe.nn import Temperature, derived, key, layers, rope_key, submodule
 from hotshoe.nn.experts import Gating, read_gating
 from hotshoe.nn.latent import LatentAttention, LatentConfig
 from hotshoe_core.gguf import GGUFArray, Metadata
@@ -77,9 +67,8 @@ class Attention(LatentAttention):
         return Temperature(cfg.temperature_scale, cfg.temperature_length) if cfg.temperature_scale else None
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: Attention = submodule()
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

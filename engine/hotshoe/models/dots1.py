@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import (
-    GatedMLP,
-    MixtureOfExperts,
-    SigmoidExpertsConfig,
-    dense_or_experts,
-    layers,
-    submodule,
-)
+from hotshoe.nn import SigmoidExpertsConfig, layers, submodule
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: nn.NormedAttention = submodule()
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

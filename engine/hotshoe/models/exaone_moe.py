@@ -7,17 +7,7 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import exaone4
-from hotshoe.nn import (
-    GatedMLP,
-    LayerPattern,
-    MixtureOfExperts,
-    SigmoidExpertsConfig,
-    dense_or_experts,
-    key,
-    layers,
-    pattern_key,
-    submodule,
-)
+from hotshoe.nn import LayerPattern, SigmoidExpertsConfig, key, layers, pattern_key, submodule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +16,8 @@ class Config(SigmoidExpertsConfig):
     pattern: LayerPattern = pattern_key(4, rope_on_full=False)
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: exaone4.Attention = submodule()
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

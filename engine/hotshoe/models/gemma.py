@@ -8,6 +8,8 @@ from typing import Any
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.nn import GatedMLP, TextConfig, key, layers, submodule
+from hotshoe.nn.batch import Batch
+from hotshoe_core import Tensor
 
 
 def scale_key(layers_27b: int) -> Any:
@@ -55,6 +57,13 @@ class ReadingDecoder(CappedDecoder):
         why = "the layer reads the keys and values of an earlier one"
         unused = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
         return super().unused_tensors() | {f"blk.{i}.{name}": why for i in readers for name in unused}
+
+    def run_with(self, vectors: Tensor, x: Tensor, batch: Batch, views: list[Any]) -> Tensor:
+        """Compute the blocks. Each gets its own of ``vectors``, (n, n_layers, dim)."""
+        blocks: Any = self.blocks
+        for i, (block, view) in enumerate(zip(blocks, views, strict=True)):
+            x = block(x, batch, view, vectors[..., i, :])
+        return x
 
 
 class Model(ScaledDecoder):

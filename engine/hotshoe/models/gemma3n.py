@@ -17,7 +17,6 @@ from hotshoe.kvcache import AttentionView
 from hotshoe.models import gemma
 from hotshoe.nn import LayerPattern, Linear, Module, RMSNorm, key, layers, pattern_key, rope_key, submodule, tensor
 from hotshoe.nn.batch import Batch
-from hotshoe.nn.mlp import gated
 from hotshoe.nn.per_layer import PerLayerEmbeddings, PerLayerInput
 from hotshoe_core import Tensor, ops
 from hotshoe_core.ops import RoPE
@@ -62,13 +61,12 @@ class ReadingAttention(nn.ReadingAttention):
 class MLP(gemma.MLP):
     config: Config
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def product(self, gate: Tensor, up: Tensor) -> Tensor:
         cutoff = self.config.cutoff[self.layer]
-        if cutoff == -math.inf:
-            return super().__call__(x)
-        gate, up = (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).chunk(2)
-        limit = gate.mean(keepdims=True) + gate.stddev(keepdims=True) * cutoff
-        return self.down(gated(self.activation, (gate - limit).relu(), up))
+        if cutoff != -math.inf:
+            limit = gate.mean(keepdims=True) + gate.stddev(keepdims=True) * cutoff
+            gate = (gate - limit).relu()
+        return super().product(gate, up)
 
 
 class AltUp(Module):
@@ -135,8 +133,7 @@ class Model(gemma.ReadingDecoder):
         vectors = self.per_layer(x, batch)
         others = x[None].expand(self.config.n_streams - 1, *x.shape).matmul(self.expand, transpose=True)
         streams = ops.concat(x[:, None], _as_long_as(x, others), axis=1)  # (n, n_streams, dim)
-        for i, (block, view) in enumerate(zip(self.blocks, views, strict=True)):
-            streams = block(streams, batch, view, vectors[..., i, :])
+        streams = self.run_with(vectors, streams, batch, views)
         first, others = streams[:, 0], streams[:, 1:].permute(1, 0, 2).matmul(self.merge, transpose=True)
         return ops.concat(first[:, None], _as_long_as(first, others), axis=1).mean(1)
 

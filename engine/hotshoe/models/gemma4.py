@@ -155,10 +155,7 @@ class Model(ReadingDecoder):
     def run(self, x: Tensor, batch: Batch, views: list[Any]) -> Tensor:
         if self.per_layer is None:
             return super().run(x, batch, views)
-        vectors = self.per_layer(x, batch)
-        for i, (block, view) in enumerate(zip(self.blocks, views, strict=True)):
-            x = block(x, batch, view, vectors[..., i, :])
-        return x
+        return self.run_with(self.per_layer(x, batch), x, batch, views)
 
 
 family = Family(Model)

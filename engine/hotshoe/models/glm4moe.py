@@ -8,17 +8,7 @@ from typing import Any
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import (
-    GatedMLP,
-    MixtureOfExperts,
-    RMSNorm,
-    SigmoidExpertsConfig,
-    dense_or_experts,
-    derived,
-    layers,
-    rope_from,
-    submodule,
-)
+from hotshoe.nn import RMSNorm, SigmoidExpertsConfig, derived, layers, rope_from, submodule
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
 
@@ -40,10 +30,9 @@ class Attention(nn.Attention):
     k_norm: RMSNorm | None = submodule("attn_k_norm", optional=True, shape=lambda c, i: (c.head_dim,))
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: Attention = submodule()
     mlp_norm: RMSNorm = submodule("post_attention_norm", shape=lambda c, i: (c.dim,))
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

@@ -12,20 +12,7 @@ from typing import Any
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import RecurrentSpec, RecurrentView
-from hotshoe.nn import (
-    GatedMLP,
-    Linear,
-    MixtureOfExperts,
-    Module,
-    RMSNorm,
-    dense_or_experts,
-    gating_key,
-    key,
-    layers,
-    rope_key,
-    submodule,
-    tensor,
-)
+from hotshoe.nn import Linear, Module, RMSNorm, gating_key, key, layers, rope_key, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.experts import Gating
 from hotshoe.nn.latent import LatentAttention, LatentConfig
@@ -107,11 +94,10 @@ class Attention(LatentAttention):
     rope = None
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: Attention | DeltaAttention = submodule(
         choose=lambda c, i: Attention if c.n_kv_heads[i] else DeltaAttention
     )
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

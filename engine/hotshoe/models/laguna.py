@@ -6,17 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import (
-    GatedMLP,
-    Linear,
-    MixtureOfExperts,
-    SigmoidExpertsConfig,
-    dense_or_experts,
-    key,
-    layers,
-    pattern_key,
-    submodule,
-)
+from hotshoe.nn import Linear, SigmoidExpertsConfig, key, layers, pattern_key, submodule
 from hotshoe.nn.pattern import LayerPattern
 
 
@@ -31,9 +21,8 @@ class Attention(nn.NormedAttention):
     gate_activation = "softplus"
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: Attention = submodule()
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

@@ -6,15 +6,21 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models import llama, qwen2, qwen2vl, stablelm
-from hotshoe.nn import LayerNormConfig, RMSNorm, TextConfig, derived, layers, submodule
+from hotshoe.models import hunyuan_dense, llama, qwen2, qwen2vl, stablelm
+from hotshoe.nn import GatedMLP, LayerNormConfig, RMSNorm, TextConfig, derived, layers, submodule
 from hotshoe.nn.bounds import check_range
+from hotshoe_core.gguf import Metadata
+
+_LAYERS_13B = 40  # of Baichuan
 
 SUMMARIES = {
     "arcee": "AFM 4.5B (Arcee 2025): Llama whose MLP has a squared ReLU and no gate.",
+    "baichuan": "Baichuan (Yang et al. 2023, arXiv:2309.10305): the 7B is the same as Llama, the 13B has ALiBi.",
     "ernie4_5": "ERNIE 4.5 without experts (Baidu 2025): the same as Llama.",
     "internlm2": "InternLM2 (Cai et al. 2024, arXiv:2403.17297): the same as Llama.",
+    "maincoder": "Maincoder (Maincode 2025): Llama whose queries and keys are normalised after RoPE.",
     "orion": "Orion (OrionStar 2024, arXiv:2401.12246): Llama with LayerNorms.",
+    "pangu-embedded": "openPangu Embedded (Huawei 2025, arXiv:2505.22375): Qwen2 with a bias of attention's result.",
     "xverse": "XVERSE (2023): the same as Llama.",
     "exaone": "EXAONE 3 and 3.5 (LG AI Research 2024, arXiv:2412.04862): Llama with RoPE's pairs in halves.",
     "seed_oss": "Seed-OSS (ByteDance 2025): Qwen2, but files call the MLP's norm post_attention_norm.",
@@ -36,6 +42,29 @@ class ArceeBlock(nn.TransformerBlock):
 class Arcee(nn.Decoder):
     config: llama.Config
     blocks: list[ArceeBlock] = layers("blk")
+
+
+class BaichuanBlock(nn.TransformerBlock):
+    attention: nn.AlibiAttention = submodule()
+    mlp: GatedMLP = submodule()
+
+
+class Baichuan13B(nn.Decoder):
+    config: TextConfig
+    blocks: list[BaichuanBlock] = layers("blk")
+
+    def unused_keys(self) -> dict[str, str]:
+        return dict.fromkeys(("rope.dimension_count", "rope.freq_base"), "ALiBi replaces RoPE")
+
+
+def _baichuan(metadata: Metadata) -> type[nn.Module]:
+    """Only the number of layers says which positions a file has."""
+    return Baichuan13B if metadata.arch.get("block_count", 0) == _LAYERS_13B else llama.Model
+
+
+class Maincoder(nn.Decoder):
+    config: llama.Config
+    blocks: list[hunyuan_dense.Block] = layers("blk")
 
 
 class Orion(nn.Decoder):
@@ -74,10 +103,13 @@ class Qwen(nn.Decoder):
 
 
 arcee = Family(Arcee)
+baichuan = Family(_baichuan)
 ernie4_5 = Family(llama.Model)
 internlm2 = Family(llama.Model)
 exaone = Family(Exaone)
+maincoder = Family(Maincoder)
 orion = Family(Orion)
+pangu = Family(qwen2.Model)
 seed_oss = Family(SeedOss)
 paddleocr = Family(qwen2vl.Model)
 qwen = Family(Qwen)

@@ -1,4 +1,4 @@
-"""Llama 4, text only (Meta 2025): experts in every n-th layer, attention in chunks, NoPE in every fourth layer."""
+"""Llama 4 (Meta 2025): experts in every n-th layer, attention in chunks, NoPE in every fourth layer."""
 
 from __future__ import annotations
 

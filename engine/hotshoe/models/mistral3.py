@@ -10,17 +10,7 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import llama
-from hotshoe.nn import (
-    ExpertLayersConfig,
-    GatedMLP,
-    MixtureOfExperts,
-    Temperature,
-    dense_or_experts,
-    key,
-    layers,
-    rope_key,
-    submodule,
-)
+from hotshoe.nn import ExpertLayersConfig, Temperature, key, layers, rope_key, submodule
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
 
@@ -47,9 +37,8 @@ class Attention(llama.Attention):
         return Temperature(scale, self.config.rope.original_context) if scale else None
 
 
-class Block(nn.TransformerBlock):
+class Block(nn.ExpertBlock):
     attention: Attention = submodule()
-    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 class Model(nn.Decoder):

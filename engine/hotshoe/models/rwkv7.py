@@ -15,7 +15,7 @@ from hotshoe.families import Family
 from hotshoe.kvcache import RecurrentSpec, RecurrentView
 from hotshoe.nn import LayerNorm, Linear, Module, key, layers, submodule, tensor
 from hotshoe.nn.batch import Batch
-from hotshoe_core import Tensor, ops, scope
+from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import ModelFileError
 
 _LEAST_DECAY = -math.exp(-0.5)  # the logarithm of a decay is between this and 0
@@ -36,32 +36,20 @@ class Config(nn.Config):
             raise ModelFileError(f"embedding_length {self.dim} does not divide into heads of {self.head_dim} elements")
 
 
-def _vector(name: str, use: str = "mul", **options: Any) -> Any:
-    return tensor(f"{name}.weight", use=use, shape=lambda c, i: (c.dim,), **options)
+def _vector(name: str, use: str = "mul") -> Any:
+    return tensor(f"{name}.weight", use=use, shape=lambda c, i: (c.dim,))
 
 
-def _square(name: str) -> Any:
-    return submodule(name, shape=lambda c, i: (c.dim, c.dim))
-
-
-def _down(name: str, rank: str, **options: Any) -> Any:
-    return submodule(name, shape=lambda c, i: (getattr(c, rank), c.dim), **options)
-
-
-def _up(name: str, rank: str, **options: Any) -> Any:
-    return submodule(name, shape=lambda c, i: (c.dim, getattr(c, rank)), **options)
-
-
-def _after_first(c: Config, i: int) -> bool:
-    return i > 0
+def _matrix(name: str, rows: str = "dim", columns: str = "dim") -> Any:
+    return submodule(name, shape=lambda c, i: (getattr(c, rows), getattr(c, columns)))
 
 
 class ValueMix(Module):
     """How much of the first layer's values each layer takes: (n, dim) to (n, dim)."""
 
     bias: Tensor = _vector("time_mix_v0", use="add")
-    down: Linear = _down("time_mix_v1", "value_rank")
-    up: Linear = _up("time_mix_v2", "value_rank")
+    down: Linear = _matrix("time_mix_v1", rows="value_rank")
+    up: Linear = _matrix("time_mix_v2", columns="value_rank")
 
     def __call__(self, x: Tensor) -> Tensor:
         return (self.up(self.down(x)) + self.bias).sigmoid()
@@ -72,23 +60,23 @@ class TimeMix(Module):
 
     config: Config
     shift: Tensor = tensor("time_mix_lerp_fused.weight", use="mul", shape=lambda c, i: (6, 1, 1, c.dim))
-    receptance: Linear = _square("time_mix_receptance")
-    key: Linear = _square("time_mix_key")
-    value: Linear = _square("time_mix_value")
+    receptance: Linear = _matrix("time_mix_receptance")
+    key: Linear = _matrix("time_mix_key")
+    value: Linear = _matrix("time_mix_value")
     decay: Tensor = _vector("time_mix_w0", use="add")
-    decay_down: Linear = _down("time_mix_w1", "decay_rank")
-    decay_up: Linear = _up("time_mix_w2", "decay_rank")
+    decay_down: Linear = _matrix("time_mix_w1", rows="decay_rank")
+    decay_up: Linear = _matrix("time_mix_w2", columns="decay_rank")
     rate: Tensor = _vector("time_mix_a0", use="add")
-    rate_down: Linear = _down("time_mix_a1", "rate_rank")
-    rate_up: Linear = _up("time_mix_a2", "rate_rank")
-    value_mix: ValueMix | None = submodule(when=_after_first)
-    gate_down: Linear = _down("time_mix_g1", "gate_rank")
-    gate_up: Linear = _up("time_mix_g2", "gate_rank")
+    rate_down: Linear = _matrix("time_mix_a1", rows="rate_rank")
+    rate_up: Linear = _matrix("time_mix_a2", columns="rate_rank")
+    value_mix: ValueMix | None = submodule(when=lambda c, i: i > 0)
+    gate_down: Linear = _matrix("time_mix_g1", rows="gate_rank")
+    gate_up: Linear = _matrix("time_mix_g2", columns="gate_rank")
     removal_scale: Tensor = _vector("time_mix_k_k")
     key_scale: Tensor = _vector("time_mix_k_a")
     bonus: Tensor = _vector("time_mix_r_k")
     norm: LayerNorm = submodule("time_mix_ln", shape=lambda c, i: (c.dim,))
-    out: Linear = _square("time_mix_output")
+    out: Linear = _matrix("time_mix_output")
 
     def __call__(self, x: Tensor, view: RecurrentView, first: Tensor | None) -> tuple[Tensor, Tensor]:
         cfg = self.config
@@ -160,20 +148,17 @@ class Model(nn.Decoder):
     norm: LayerNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
 
     def unused_tensors(self) -> dict[str, str]:
-        return super().unused_tensors() | {
-            f"blk.0.time_mix_v{i}.weight": "the first layer has no earlier values" for i in range(3)
-        }
+        names = [f"blk.0.time_mix_v{i}.weight" for i in range(3)]
+        return super().unused_tensors() | dict.fromkeys(names, "the first layer has no earlier values")
 
     def unused_keys(self) -> dict[str, str]:
         return {"attention.head_count": "there is no attention"}
 
-    def __call__(self, batch: Batch, views: list[Any]) -> Tensor:
-        """Logits, (k, vocab), of the rows ``batch.outputs``."""
-        x, first = self.embed(batch), None
+    def run(self, x: Tensor, batch: Batch, views: list[Any]) -> Tensor:
+        first = None
         for block, view in zip(self.blocks, views, strict=True):
             x, first = block(x, view, first)
-        with scope("", len(self.blocks)):
-            return self.logits(self.norm(x if batch.outputs is None else x.take(batch.outputs)))
+        return x
 
 
 family = Family(Model)

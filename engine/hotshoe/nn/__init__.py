@@ -44,6 +44,7 @@ from hotshoe.nn.rope import rope_from, yarn_magnitude
 
 if TYPE_CHECKING:
     from hotshoe.nn.experts import (
+        ExpertBlock,
         ExpertConfig,
         ExpertLayersConfig,
         Experts,
@@ -67,6 +68,7 @@ __all__ = [
     "Decoder",
     "Embedding",
     "Encoder",
+    "ExpertBlock",
     "ExpertConfig",
     "ExpertLayersConfig",
     "Experts",
@@ -113,7 +115,7 @@ __all__ = [
 
 _EXPERTS = (  # imported on first use
     *("ExpertConfig", "ExpertLayersConfig", "Experts", "GatedSharedExperts", "MixtureOfExperts", "SharedExperts"),
-    *("SigmoidExpertsConfig", "dense_or_experts", "gating_key"),
+    *("ExpertBlock", "SigmoidExpertsConfig", "dense_or_experts", "gating_key"),
 )
 
 

@@ -178,7 +178,7 @@ class Attention(Module):
 
     def average(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """The averages of values, (..., n, heads, v_dim), for queries and all keys and values that the layer reads."""
-        mask = view.mask if self.slopes is None else view.mask + self._distances(self.slopes, batch, view)
+        mask = view.mask if self.slopes is None else view.mask + self.distances(self.slopes, batch, view)
         return ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
 
     def finish(self, y: Tensor, x: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ class Attention(Module):
     def _normalised(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.q_norm(q) if self.q_norm is not None else q, self.k_norm(k) if self.k_norm is not None else k
 
-    def _distances(self, slopes: Tensor, batch: Batch, view: AttentionView) -> Tensor:
+    def distances(self, slopes: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """ALiBi (Press et al. 2021, arXiv:2108.12409): distant positions get lower scores. (heads, n, m)."""
         positions = batch.positions.cast(DType.F32).reshape(-1, 1)  # (n, 1)
         distances = view.cell_positions.cast(DType.F32) - positions  # (n, m)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from hotshoe.nn.basic import Linear
 from hotshoe.nn.config import TextConfig, derived, key
+from hotshoe.nn.decoder import TransformerBlock
 from hotshoe.nn.mlp import Activation, GatedMLP, gated, plain
 from hotshoe.nn.module import Module, submodule, tensor
 from hotshoe_core import Tensor, ops
@@ -14,6 +15,7 @@ from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
 
 __all__ = [
+    "ExpertBlock",
     "ExpertConfig",
     "ExpertLayersConfig",
     "Experts",
@@ -207,11 +209,14 @@ class MixtureOfExperts(Module):
     def hidden(self, rows: Tensor, chosen: Tensor) -> Tensor:
         """The hidden elements of the chosen experts: (n, 1 or k, in) to (n, k, expert_dim)."""
         if self.gate_up is not None:
-            gate, up = self.gate_up(rows, chosen).chunk(2)
-            return gated(self.activation, gate, up)
+            return self.product(*self.gate_up(rows, chosen).chunk(2))
         if self.gate is None:
             return plain(self.activation, self.up(rows, chosen))
-        return gated(self.activation, self.gate(rows, chosen), self.up(rows, chosen))
+        return self.product(self.gate(rows, chosen), self.up(rows, chosen))
+
+    def product(self, gate: Tensor, up: Tensor) -> Tensor:
+        """The product of the gate and of what it gates, (n, k, expert_dim)."""
+        return gated(self.activation, gate, up)
 
     def _scaled(self, weights: Tensor) -> Tensor:
         return weights if self.config.expert_scale in (0.0, 1.0) else weights * self.config.expert_scale
@@ -236,6 +241,15 @@ def dense_or_experts(config: Any, layer: int) -> type[Module]:
     mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
     """
     return MixtureOfExperts if config.has_experts(layer) else GatedMLP
+
+
+class ExpertBlock(TransformerBlock):
+    """A TransformerBlock with experts in the layers that ``config.has_experts`` names, and a gated MLP in the others.
+
+    The config is an ExpertLayersConfig. A subclass declares ``attention``.
+    """
+
+    mlp: GatedMLP | MixtureOfExperts = submodule(choose=dense_or_experts)
 
 
 def _scores(logits: Tensor, gating: Gating) -> Tensor:

@@ -99,6 +99,11 @@ class LatentAttention(Module):
         return self.config.rope
 
     @property
+    def rope_factors(self) -> Tensor | None:
+        """Divisors of RoPE's frequencies, (rope.dim / 2,), or None."""
+        return None
+
+    @property
     def scale(self) -> float:
         """The factor of the scores."""
         scale: float = self.config.head_dim**-0.5
@@ -111,10 +116,11 @@ class LatentAttention(Module):
 
     def cache_spec(self) -> AttentionSpec:
         """What the cache stores for this layer."""
-        c = self.config
+        c, start = self.config, self.config.kv_rank if self.config.latent_cache else self.config.plain_dim
+        rope: Any = {"rope": self.rope, "rope_start": start, "rope_factors": self.rope_factors}
         if not c.latent_cache:
-            return AttentionSpec(c.n_heads[self.layer], c.head_dim, c.v_dim, rope=self.rope, rope_start=c.plain_dim)
-        return AttentionSpec(1, c.kv_rank + c.rope.dim, v_in_k=c.kv_rank, rope=self.rope, rope_start=c.kv_rank)
+            return AttentionSpec(c.n_heads[self.layer], c.head_dim, c.v_dim, **rope)
+        return AttentionSpec(1, c.kv_rank + c.rope.dim, v_in_k=c.kv_rank, **rope)
 
     def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         cfg = self.config
@@ -141,7 +147,7 @@ class LatentAttention(Module):
         return queries if self.temperature is None else queries * self.temperature.factors(batch.positions)
 
     def _rotate(self, x: Tensor, batch: Batch) -> Tensor:
-        return x if self.rope is None else ops.rope(x, batch.positions, config=self.rope)
+        return x if self.rope is None else ops.rope(x, batch.positions, self.rope_factors, config=self.rope)
 
 
 def _by_head(x: Tensor, weight: Tensor) -> Tensor:

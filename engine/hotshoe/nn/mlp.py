@@ -82,4 +82,8 @@ class GatedMLP(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         gate, up = (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).chunk(2)
-        return self.down(gated(self.activation, gate, up))
+        return self.down(self.product(gate, up))
+
+    def product(self, gate: Tensor, up: Tensor) -> Tensor:
+        """The product of the gate and of what it gates, (..., hidden)."""
+        return gated(self.activation, gate, up)

@@ -336,15 +336,14 @@ class Engine:
         try:
             events, graphs = self._prepare_step(urgent)
             start, n_built = time.perf_counter(), self._forward.n_graphs_built
-            n_prompt_rows = n_computed = 0
+            parts: list[tuple[int, int]] = []
             for i, chunks in enumerate(graphs):
                 computed = self._compute(chunks, [chunk.job.sequence for graph in graphs[i + 1 :] for chunk in graph])
-                n_computed += len(computed.chunks)
-                n_prompt_rows += sum(chunk.n for chunk in computed.chunks if chunk.n > 1)
+                parts += [(chunk.job.n_computed, chunk.n) for chunk in computed.chunks]
                 events += self._deliver(computed)
-            if n_computed:
+            if any(n > 1 for _, n in parts):
                 built = self._forward.n_graphs_built != n_built
-                self._pace.learn(n_prompt_rows, time.perf_counter() - start, built=built)
+                self._pace.learn(parts, time.perf_counter() - start, built=built)
             return events
         except BaseException:
             with self.lock:
@@ -361,8 +360,8 @@ class Engine:
             self._n_steps += 1
             jobs = self._attach_jobs_that_fit(urgent)
             n_active = sum(job.active for job in self._jobs)
-            max_prompt_rows = self._pace.max_prompt_rows(n_active) if self._is_paced else None
-            return events, schedule(jobs, self._limits, self._n_steps, max_prompt_rows)
+            allowance = self._pace.allowance(n_active) if self._is_paced else None
+            return events, schedule(jobs, self._limits, self._n_steps, allowance)
 
     def _drop_removable(self) -> None:
         for job in list(self._jobs):
@@ -392,26 +391,28 @@ class Engine:
         """Give slots to active jobs while they fit into the cache together; return these jobs.
 
         ``urgent`` comes first, then jobs in order of arrival. The first job is always among them, if need be instead of
-        other sequences. A few jobs may overtake one that does not fit.
+        other sequences. A few jobs may overtake one that does not fit. Those whose rows come back are left out.
         """
-        fitting: list[Job[Any]] = []
+        fitting, attached = list[Job[Any]](), list[CachedSequence]()
         allocations: list[Allocation] = []
         overtaken: list[Job[Any]] = []
         for job in sorted((j for j in self._jobs if j.active), key=lambda j: (j is not urgent, j.arrival)):
             try:
-                self._slots.attach(job.sequence, job.n_reusable, keep=(j.sequence for j in fitting))
+                self._slots.attach(job.sequence, job.n_reusable, keep=attached)
             except CacheFullError:
-                if fitting:
+                if attached:
                     break
                 raise
             new = self._slots.allocation(job.sequence, job.n_pending)
-            if fitting and not self._slots.fits([*allocations, new], job.min_free_rows if job.n_pending > 1 else 0):
+            if attached and not self._slots.fits([*allocations, new], job.min_free_rows if job.n_pending > 1 else 0):
                 if job.n_overtaken >= _MOST_OVERTAKING:
                     break
                 overtaken.append(job)
                 continue
             allocations.append(new)
-            fitting.append(job)
+            attached.append(job.sequence)
+            if not self._slots.restore_some(job.sequence):
+                fitting.append(job)
             if job.served < 0:
                 for other in overtaken:
                     other.n_overtaken += 1

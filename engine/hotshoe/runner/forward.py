@@ -29,6 +29,7 @@ Array = np.ndarray[Any, Any]
 
 _MAX_GRAPHS = 128  # of the smallest size
 _LARGE_GRAPHS = 8  # of the largest size: each has memory for its rows
+_MANY_ROWS, _OUTPUTS = 64, 4  # graphs of many rows give a multiple of 4 outputs: three more cost little there
 _STORING_GRAPHS = 2  # each has memory for the rows of its pictures
 _GRAPHS_OF_FEW_LENGTHS = 96  # of any size, if the backend wants few lengths: it builds slowly, and they share memory
 
@@ -211,6 +212,8 @@ class TextForward:
             row = end
         padding = n_rows - row
         n_outputs = round_up(len(outputs), self._per_octave)
+        if n_outputs > 1 and n_rows >= _MANY_ROWS:
+            n_outputs = -(-n_outputs // _OUTPUTS) * _OUTPUTS
         feeds["tokens"] = np.array(tokens + [0] * padding, np.int32)
         feeds["positions"] = positions
         feeds["sequences"] = np.array(sequences + [len(chunks)] * padding, np.int32)  # padding: one more sequence

@@ -114,6 +114,11 @@ class Job(Generic[R]):
         return self.sequence.n_pending
 
     @property
+    def n_computed(self) -> int:
+        """The number of rows that are computed: the position of the first pending one."""
+        return self.sequence.n_computed
+
+    @property
     def inseparable(self) -> list[tuple[int, int]]:
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
         first = self.sequence.n_computed

@@ -1,56 +1,95 @@
 """Pace: how many rows of prompts a step may compute, so that it takes no longer than others can wait.
 
-The time of a row is learned while the engine runs.
+The time of a row depends on how many tokens it attends to: after 16,000 tokens attention may take ten times as long as
+all the rest. So two numbers are learned while the engine runs: seconds for a row, and for a row and a token that it
+attends to (a *pair*).
 """
 
 from __future__ import annotations
 
-from hotshoe.kvcache.buckets import round_down
-from hotshoe.runner.scheduler import STABLE_ROWS
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
 
-__all__ = ["Pace"]
+__all__ = ["STABLE_ROWS", "Allowance", "Pace"]
+
+STABLE_ROWS = 64
+"""A CPU's kernels give a row the same bits in every graph of this number of rows or more, so pieces are not smaller."""
 
 _ALONE = 4  # a step for one caller alone may take this many times as long
 _FEWEST = 8  # rows of a piece, however slow the device is
-_WEIGHT = 0.5  # of a new measurement
-_MOST_GROWTH = 1.25  # of an estimate, by a step that built a graph: that takes time too, but only once
+_WEIGHT = 0.5  # of a step that was faster than expected; a slower one counts in full
+_MOST_GROWTH = 2.0  # of what a step was expected to take: a single slow one may have other causes
+_MOST_GROWTH_BUILT = 1.25  # if it built a graph: that takes time too, but only once
+_EVEN = 2048  # a row after so many tokens tells as much about pairs as about rows
+
+
+class Allowance(NamedTuple):
+    """What is left of a step's time, and what rows take."""
+
+    seconds: float
+    per_row: float
+    per_pair: float
+    min_rows: int
+    """Rows of a prompt that are computed in any case, so that every step goes on with one."""
+
+    def after(self, start: int, n: int) -> Allowance:
+        """Return what is left after ``n`` rows from position ``start`` on."""
+        rows, pairs = _work([(start, n)])
+        return self._replace(seconds=self.seconds - rows * self.per_row - pairs * self.per_pair)
+
+    def rows(self, start: int) -> int:
+        """Return how many rows from position ``start`` on can be computed in the time that is left, or ``min_rows``."""
+        # seconds = n * first + n² / 2 * per_pair, solved for n
+        first = self.per_row + start * self.per_pair
+        left = max(0.0, self.seconds)
+        n = 2 * left / (first + math.sqrt(first * first + 2 * self.per_pair * left)) if left else 0.0
+        return max(self.min_rows, int(n))
 
 
 class Pace:
-    """Measures steps, and bounds the next ones.
+    """Measures steps, and bounds the next ones. max_seconds: how long a step may take if more than one job waits."""
 
-    max_seconds: how long a step may take if more than one job waits. per_octave: see kvcache/buckets.py.
-    """
-
-    def __init__(self, max_seconds: float, per_octave: int) -> None:
+    def __init__(self, max_seconds: float) -> None:
         self._max_seconds = max_seconds
-        self._per_octave = per_octave
-        self._row_seconds: float | None = None  # for one more row of a prompt; None: not known yet
-        self._decode_seconds = 0.0  # of a step without prompts
+        self._per_row: float | None = None  # None: not known yet
+        self._per_pair = 0.0
 
-    def max_prompt_rows(self, n_jobs: int) -> int:
-        """Return the most rows of prompts in a step for this number of jobs.
+    def allowance(self, n_jobs: int) -> Allowance:
+        """Return what a step for this number of jobs may take.
 
         Results do not depend on the measured time while pieces have ``STABLE_ROWS`` rows or more. That is so for a
         single job. If several wait, a slow device gets smaller pieces, whose bits may differ in near ties.
         """
-        if self._row_seconds is None:
-            return STABLE_ROWS
-        if n_jobs == 1:
-            n = max(STABLE_ROWS, int(self._max_seconds * _ALONE / self._row_seconds))
-        else:
-            n = max(_FEWEST, int((self._max_seconds - self._decode_seconds) / self._row_seconds))
-        return round_down(n - n % STABLE_ROWS or n, self._per_octave)
+        if self._per_row is None:
+            return Allowance(STABLE_ROWS, 1.0, 0.0, STABLE_ROWS)
+        alone = n_jobs == 1
+        seconds = self._max_seconds * (_ALONE if alone else 1)
+        return Allowance(seconds, self._per_row, self._per_pair, STABLE_ROWS if alone else _FEWEST)
 
-    def learn(self, n_prompt_rows: int, seconds: float, *, built: bool) -> None:
-        """Note how long a step took. built: whether it built a graph."""
-        if not n_prompt_rows:
-            self._decode_seconds += _WEIGHT * (seconds - self._decode_seconds)
+    def learn(self, parts: Iterable[tuple[int, int]], seconds: float, *, built: bool) -> None:
+        """Note how long a step took.
+
+        parts: for each part of a sequence, the position of its first row and the number of rows. built: whether the
+        step built a graph. Both numbers are corrected by the smallest change that explains the step (the method of
+        Kaczmarz).
+        """
+        rows, pairs = _work(parts)
+        if self._per_row is None:
+            self._per_row = seconds / rows
             return
-        row = max(1e-9, seconds - min(self._decode_seconds, seconds / 2)) / n_prompt_rows
-        old = self._row_seconds
-        if old is None:
-            self._row_seconds = row
-        else:
-            row = min(row, _MOST_GROWTH * old) if built else row
-            self._row_seconds = max(row, old + _WEIGHT * (row - old))  # a slower step counts at once
+        expected = rows * self._per_row + pairs * self._per_pair
+        error = min(seconds, expected * (_MOST_GROWTH_BUILT if built else _MOST_GROWTH)) - expected
+        scaled = pairs / _EVEN
+        change = (error if error > 0 else _WEIGHT * error) / (rows * rows + scaled * scaled)
+        self._per_row = max(1e-9, self._per_row + change * rows)
+        self._per_pair = max(0.0, self._per_pair + change * scaled / _EVEN)
+
+
+def _work(parts: Iterable[tuple[int, int]]) -> tuple[float, float]:
+    """Return the rows of these parts, and the pairs of a row and a token that it attends to."""
+    rows = pairs = 0.0
+    for start, n in parts:
+        rows += n
+        pairs += n * (start + n / 2)
+    return rows, pairs

@@ -26,10 +26,10 @@ import numpy as np
 from hotshoe.runner.items import Row, SpanRow, n_common
 from hotshoe_core.errors import OptionError
 
-__all__ = ["Block", "Match", "Place", "PrefixStore"]
+__all__ = ["BLOCK", "Block", "Match", "Place", "PrefixStore"]
 
 _log = logging.getLogger(__name__)
-_BLOCK = 256  # rows
+BLOCK = 256  # rows
 _MAGIC = b"hotshoe prefix 1"
 _SUM = 32  # bytes of a checksum and of a key
 _MAX_HEAD = 1 << 20
@@ -122,14 +122,14 @@ class PrefixStore:
     def _match(self, rows: Sequence[Row]) -> Match:
         parent, n, keys = self._root, 0, list[bytes]()
         while True:
-            rest = rows[n : n + _BLOCK]
+            rest = rows[n : n + BLOCK]
             children = {key: n_common(self._known[key].rows, rest) for key in self._children.get(parent, ())}
             best = max(children, key=lambda key: children[key], default=None)
             if best is None or not children[best]:
                 return Match(n, keys, None)
             keys.append(best)
             n += children[best]
-            if children[best] < _BLOCK:
+            if children[best] < BLOCK:
                 stored = self._known[best].rows
                 return Match(n, keys, stored[children[best]] if children[best] < len(stored) else None)
             parent = best
@@ -169,8 +169,8 @@ class PrefixStore:
 
     def _places(self, rows: Sequence[Row]) -> Iterator[Place]:
         parent = self._root
-        for first in range(0, len(rows), _BLOCK):
-            last = min(len(rows), first + _BLOCK)
+        for first in range(0, len(rows), BLOCK):
+            last = min(len(rows), first + BLOCK)
             key = hashlib.sha256(parent + _encoded(rows[first:last])).digest()
             yield Place(key, parent, first, last)
             parent = key

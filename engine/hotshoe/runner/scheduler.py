@@ -3,7 +3,8 @@
 A step computes at most ``n_batch`` rows, in graphs of at most ``n_ubatch`` rows. Decoding jobs (one pending row) go
 first, with one row each. The rest of the step, or as many rows as runner/pace.py allows, goes to prompts: the shortest
 ones first, so that a short request does not wait for long ones. The prompt that came first is served in every fourth
-step at least, however many short ones follow it. A decoding job never waits longer than one step for a prompt.
+step at least, however many short ones follow it. A decoding job never waits longer than one step for a prompt. A prompt
+that needs more steps is cut so that the step has a round number of rows: few different graphs are needed.
 
 If all sequences of a graph must have the same number of rows (*uniform*), decoding jobs get graphs of their own, and
 prompts are cut into the sizes of kvcache/buckets.py, so that few different graphs are needed.
@@ -15,8 +16,9 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from hotshoe.kvcache.buckets import ROWS_PER_OCTAVE, round_down
+from hotshoe.runner.pace import STABLE_ROWS, Allowance
 
-__all__ = ["STABLE_ROWS", "Chunk", "Limits", "Pending", "schedule"]
+__all__ = ["Chunk", "Limits", "Pending", "schedule"]
 
 
 class Pending(Protocol):
@@ -36,6 +38,10 @@ class Pending(Protocol):
         """The number of rows that are not computed yet, 1 or more."""
 
     @property
+    def n_computed(self) -> int:
+        """The number of rows that are computed: the position of the first pending one."""
+
+    @property
     def inseparable(self) -> Sequence[tuple[int, int]]:
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
 
@@ -49,9 +55,6 @@ class Pending(Protocol):
 
 
 P = TypeVar("P", bound=Pending)
-
-STABLE_ROWS = 64
-"""A CPU's kernels give a row the same bits in every graph of this number of rows or more, so pieces are not smaller."""
 
 _MOST_SKIPPED = 4  # steps that serve others before the prompt that came first
 
@@ -81,12 +84,12 @@ class Limits(NamedTuple):
 
 
 def schedule(
-    jobs: Sequence[P], limits: Limits, step: int = 0, max_prompt_rows: int | None = None
+    jobs: Sequence[P], limits: Limits, step: int = 0, allowance: Allowance | None = None
 ) -> list[list[Chunk[P]]]:
     """Return the graphs of the next step, in order. A graph has at most one chunk of a job; a step may have several.
 
-    jobs: those that have room in the cache, all of them together. step: the number of this step. max_prompt_rows: the
-    most rows of prompts; None: only ``limits`` count.
+    jobs: those that have room in the cache, all of them together. step: the number of this step. allowance: what the
+    step may take; None: only ``limits`` count.
     """
     decoding = sorted((job for job in jobs if job.n_pending == 1), key=lambda job: (job.served, job.arrival))
     prompts = sorted((job for job in jobs if job.n_pending > 1), key=lambda job: (job.n_pending, job.arrival))
@@ -101,15 +104,23 @@ def schedule(
             prompts = []
     del decoding[limits.n_batch - bool(prompts) :]
     left = limits.n_batch - len(decoding)
-    left = left if max_prompt_rows is None else min(left, max_prompt_rows)
+    for job in decoding:
+        allowance = allowance and allowance.after(job.n_computed, 1)
     if limits.uniform:
+        if prompts and allowance is not None:
+            left = min(left, allowance.rows(prompts[0].n_computed))
         return _uniform_decoding(decoding, limits) + _uniform_prompts(prompts, left, limits)
     shares = [(job, 1) for job in decoding]
+    done = len(decoding)
     for job in prompts:
-        n = _move_out_of_span(job, 0, _share(job.n_pending, left)) if left else 0
+        most = left if allowance is None else min(left, allowance.rows(job.n_computed))
+        n = _move_out_of_span(job, 0, _share(job.n_pending, most, done, limits.per_octave)) if most else 0
         if n:
             shares.append((job, n))
-            left = max(0, left - n)
+        if n < job.n_pending:
+            break
+        left, done = left - n, done + n
+        allowance = allowance and allowance.after(job.n_computed, n)._replace(min_rows=0)
     return _graphs(shares, limits)
 
 
@@ -133,12 +144,18 @@ def _graphs(shares: Sequence[tuple[P, int]], limits: Limits) -> list[list[Chunk[
     return [graph for graph in graphs if graph]
 
 
-def _share(n_pending: int, left: int) -> int:
-    """Return how many of a prompt's rows are computed now: if possible, those that remain are enough for a piece."""
-    rest = n_pending - left
-    if 0 < rest < STABLE_ROWS <= left - (STABLE_ROWS - rest):
-        return left - (STABLE_ROWS - rest)
-    return min(left, n_pending)
+def _share(n_pending: int, most: int, done: int, per_octave: int) -> int:
+    """Return how many of a prompt's rows are computed now, of at most ``most``, after ``done`` rows of other jobs.
+
+    If possible, those that remain are enough for a piece.
+    """
+    if n_pending <= most:
+        return n_pending
+    quantum = min(STABLE_ROWS, 1 << max(0, most.bit_length() - 3))  # at most a quarter is given up for a round number
+    total = round_down((done + most) // quantum * quantum, per_octave)
+    n = total - done if total > done else most
+    lacking = STABLE_ROWS - (n_pending - n)
+    return n - lacking if lacking > 0 and n - lacking >= STABLE_ROWS else n
 
 
 def _move_out_of_span(job: Pending, start: int, n: int) -> int:

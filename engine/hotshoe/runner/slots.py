@@ -3,7 +3,7 @@
 A slot is one of the cache's places for a sequence, identified by a number. A sequence owns a slot while it is worked
 on. The rows stay when the owner is gone: other sequences that begin with the same rows use them, until the room is
 needed; then a PrefixStore may keep them. Graphs are computed by ``shift``, ``discard``, ``save`` and, with a store, by
-``attach`` and ``begin``. Every caller holds the engine's lock.
+``attach``, ``restore_some`` and ``begin``. Every caller holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import numpy as np
 
 from hotshoe.kvcache import Allocation, Cache
 from hotshoe.runner.items import Items, Row, n_common
-from hotshoe.runner.prefixes import PrefixStore
+from hotshoe.runner.prefixes import BLOCK, PrefixStore
 from hotshoe.runner.scheduler import Chunk
 from hotshoe_core.errors import CacheFullError, GraphError
 
 __all__ = ["CachedSequence", "Nearest", "Slot", "Slots"]
 
 _FEWEST_STORED = 64  # rows that are worth a place in the store, or the way back
+_RESTORED_AT_ONCE = 4  # blocks: others wait for them
 
 Array = np.ndarray[Any, Any]
 
@@ -68,6 +69,8 @@ class Slot:
         self.used = 0  # when a graph last computed rows of it
         self.shifted_from: int | None = None  # keys from here on were rotated, not computed: no exact prefix for others
         self.busy = False  # a graph or a shift is changing it
+        self.coming: list[bytes] = []  # the blocks of the store that follow these rows, and are still to be restored
+        self.n_with_coming = 0  # rows when all of them are restored
         self._owner: weakref.ref[CachedSequence] | None = None
 
     @property
@@ -116,11 +119,38 @@ class Slots:
             sequence.n_computed = self.cache.resume_position(slot.number, n)
             self._trim(slot, sequence.n_computed)
 
+    def restore_some(self, sequence: CachedSequence) -> bool:
+        """Bring a few more rows of an attached sequence back from the store. Return whether more are to come.
+
+        While they do, the sequence is not computed. Others are computed in between. Computes graphs.
+        """
+        slot, store = self._slot_of(sequence), self.store
+        if slot is None or store is None or not slot.coming:
+            return False
+        keys, slot.coming, n = slot.coming[:_RESTORED_AT_ONCE], slot.coming[_RESTORED_AT_ONCE:], slot.n_with_coming
+        try:
+            for key in keys:
+                block = store.get(key)
+                if block is None:  # its file is damaged
+                    slot.coming = []
+                    break
+                self.cache.restore(slot.number, block.arrays, n)
+                slot.rows += block.rows[: n - len(slot.rows)]
+        except CacheFullError:
+            slot.coming = []  # what came back is used
+        if not slot.coming:
+            n = self.cache.resume_position(slot.number, len(slot.rows))
+            self._trim(slot, sequence.items.outside_span(n))
+        sequence.n_computed = len(slot.rows)
+        return bool(slot.coming)
+
     def detach(self, sequence: CachedSequence) -> None:
         """Make the sequence's slot available to others. Its rows stay in it."""
         slot = self._slot_of(sequence)
         if slot is not None:
             slot.owner = None
+            if slot.coming:
+                self._trim(slot, self.cache.resume_position(slot.number, len(slot.rows)))
         sequence.slot, sequence.n_computed = None, 0
 
     def truncate(self, sequence: CachedSequence, n: int) -> None:
@@ -318,7 +348,7 @@ class Slots:
         return idle_slot, nearest
 
     def _restored(self, items: Items, n_reusable: int, n_cached: int) -> tuple[Slot, Nearest] | None:
-        """Return a slot with rows from the store, if it has many more of them than the cache."""
+        """Return a slot for rows of the store, if this has many more of them than the cache: see ``restore_some``."""
         if self.store is None:
             return None
         found = self.store.match(items.rows[:n_reusable])
@@ -328,21 +358,12 @@ class Slots:
         slot = self._take_empty_slot()
         wanted = [Allocation(slot.number, 0, n)]
         for other in self._idle():
-            if self.cache.fits(wanted, None, _FEWEST_STORED):
-                break
-            self._save_and_evict(other)
-        try:
-            for key in found.keys if self.cache.fits(wanted) else ():
-                block = self.store.get(key)
-                if block is None:
-                    break
-                self.cache.restore(slot.number, block.arrays, n)
-                slot.rows += block.rows[: n - len(slot.rows)]
-        except CacheFullError:
-            pass  # what came back is used
-        n = items.outside_span(self.cache.resume_position(slot.number, len(slot.rows)))
-        self._trim(slot, n if n > n_cached else 0)
-        return (slot, Nearest(found.n, found.other)) if slot.rows else None
+            while other.rows and not self.cache.fits(wanted, None, _FEWEST_STORED):
+                self._save_and_shorten(other)
+        if not self.cache.fits(wanted):
+            return None
+        slot.coming, slot.n_with_coming = found.keys, n
+        return slot, Nearest(found.n, found.other)
 
     def _longest_prefix(self, items: Items, n_reusable: int) -> tuple[Slot | None, int, Nearest]:
         best, longest, nearest = None, 0, Nearest()
@@ -388,9 +409,19 @@ class Slots:
         needed = keep | {a.slot for a in allocations}
         others = [s for s in self._slots if s.rows and s.number not in needed and not s.busy]
         for victim in sorted(others, key=lambda s: (s.owner is not None, s.used)):
-            self._save_and_evict(victim)
-            if self.cache.fits(allocations):
-                return
+            while victim.rows:
+                self._save_and_shorten(victim)
+                if self.cache.fits(allocations):
+                    return
+
+    def _save_and_shorten(self, slot: Slot) -> None:
+        """Evict the last block of a text without an owner, so that no step takes long; a whole text with an owner."""
+        n = (len(slot.rows) - 1) // BLOCK * BLOCK if slot.owner is None else 0
+        self._save(slot, n)
+        if n:
+            self._trim(slot, n)
+        else:
+            self._evict(slot)
 
     def _evict(self, slot: Slot) -> None:
         owner = slot.owner
@@ -405,5 +436,6 @@ class Slots:
 
     def _trim_record(self, slot: Slot, n: int) -> None:
         del slot.rows[n:]
+        slot.coming = []
         if slot.shifted_from is not None and n <= slot.shifted_from:
             slot.shifted_from = None

@@ -16,9 +16,10 @@ from hotshoe.serve.requests import (
     Answer,
     RequestError,
     joined,
+    media_part,
     must_call,
     parse,
-    picture,
+    schema_of_tool,
 )
 
 __all__ = ["count_tokens", "error_body", "messages"]
@@ -112,7 +113,7 @@ def _job(request: MessagesRequest, ready: wire.Ready, unknown: list[str]) -> wir
     if system:
         found.append({"role": "system", "content": system})
     for i, message in enumerate(request.messages):
-        found += _converted(i, message, ready.sees)
+        found += _converted(i, message, ready)
     if not request.messages:
         raise RequestError(400, "messages: at least one message is required", param="messages")
     choice = (request.tool_choice or {"type": "auto"}).get("type")
@@ -162,7 +163,7 @@ def _text(place: str, block: Any) -> str:
     raise RequestError(400, f"{place}: a block of type {kind!r:.40}; this model reads texts only", param=place)
 
 
-def _converted(i: int, message: dict[str, Any], sees: bool) -> list[dict[str, Any]]:
+def _converted(i: int, message: dict[str, Any], ready: wire.Ready) -> list[dict[str, Any]]:
     """A message in OpenAI's form: results of tools are messages of their own."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant", "system"):
@@ -187,8 +188,8 @@ def _converted(i: int, message: dict[str, Any], sees: bool) -> list[dict[str, An
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking", "")))
         elif kind != "redacted_thinking":
-            found_picture = picture(place, block, sees)
-            texts.append(_text(place, block) if found_picture is None else found_picture)
+            found_part = media_part(place, block, ready)
+            texts.append(_text(place, block) if found_part is None else found_part)
     found = list(results)
     if texts or calls or thoughts or not results:
         entry: dict[str, Any] = {"role": role, "content": joined(texts, "\n")}
@@ -207,7 +208,7 @@ def _tool(i: int, tool: dict[str, Any]) -> dict[str, Any]:
         )
     if not isinstance(tool.get("name"), str):
         raise RequestError(400, f"tools.{i} has no name", param=f"tools.{i}.name")
-    function = {"name": tool["name"], "parameters": tool.get("input_schema") or {"type": "object", "properties": {}}}
+    function = {"name": tool["name"], "parameters": schema_of_tool(f"tools.{i}.input_schema", tool.get("input_schema"))}
     if tool.get("description"):
         function["description"] = tool["description"]
     return {"type": "function", "function": function}

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -17,19 +16,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotshoe.serve import anthropic, changes, native, ollama, openai, page_files, rerank, responses
+from hotshoe.serve import anthropic, changes, native, ollama, openai, page_files
+from hotshoe.serve.endpoints import ENDPOINTS, Endpoint, respond
 from hotshoe.serve.front import Front, json_response
+from hotshoe.serve.openapi import description
 from hotshoe.serve.requests import RequestError
 from hotshoe.serve.status import Devices, status
 from hotshoe_core.errors.install import pip_install
 
 __all__ = ["make_app"]
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
-Handler = Callable[[Front, bytes], Coroutine[Any, Any, Any]]
 _MAX_BODY = 32 << 20
-_RETRY_AFTER = "1"
 
 
 class _Gate:
@@ -125,25 +123,17 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(task, watching, return_exceptions=True)
 
 
-def _route(
-    front: Front, path: str, handler: Handler, error_body: Callable[[RequestError], Any], method: str = "POST"
-) -> Route:
+def _route(front: Front, endpoint: Endpoint) -> Route:
     async def answer(request: Request) -> Response:
+        async def work() -> Response:
+            return await _unless_gone(request, endpoint.handler(front, await _body(request)))
+
         try:
-            return await _unless_gone(request, handler(front, await _body(request)))
+            return await respond(endpoint, work())
         except ClientDisconnect:
             return Response(status_code=499)
-        except RequestError as error:
-            response = json_response(error_body(error), status=error.status)
-            if error.status == 429:
-                response.headers["retry-after"] = _RETRY_AFTER
-            return response
-        except Exception as error:
-            _log.exception("a request of %s failed", path)
-            failed = RequestError(500, f"{type(error).__name__}: {error}; the server's log has more", code="internal")
-            return json_response(error_body(failed), status=500)
 
-    return Route(path, answer, methods=[method])
+    return Route(endpoint.path, answer, methods=[endpoint.method])
 
 
 def _get(front: Front, path: str, found: Callable[[Front], Any]) -> Route:
@@ -227,29 +217,16 @@ def make_app(front: Front) -> Starlette:
     routes = [
         _get(front, "/health", lambda _: {"status": "ok"}),
         Route("/", _root, methods=["GET"]),
+        _get(front, "/openapi.json", lambda _: description()),
         *page_files.routes(),
         _get(front, "/api/status", status),
         Route("/api/devices", _devices(Devices()), methods=["GET"]),
         Route("/metrics", _metrics(front), methods=["GET"]),
         Route("/props", _props(front), methods=["GET"]),
-        _route(front, "/completion", native.completion, openai.error_body),
-        _route(front, "/infill", native.infill, openai.error_body),
-        _route(front, "/tokenize", native.tokenize, openai.error_body),
-        _route(front, "/detokenize", native.detokenize, openai.error_body),
         _get(front, "/v1/models", openai.models),
         Route("/v1/models/{name:path}", _model(front), methods=["GET"]),
-        _route(front, "/v1/chat/completions", openai.chat, openai.error_body),
-        _route(front, "/v1/completions", openai.completions, openai.error_body),
-        _route(front, "/v1/embeddings", openai.embeddings, openai.error_body),
-        _route(front, "/v1/responses", responses.responses, openai.error_body),
-        _route(front, "/v1/messages", anthropic.messages, anthropic.error_body),
-        _route(front, "/v1/messages/count_tokens", anthropic.count_tokens, anthropic.error_body),
-        *(_route(front, path, rerank.rerank, openai.error_body) for path in ("/v1/rerank", "/v2/rerank", "/rerank")),
         *(_get(front, f"/api/{name}", found) for name, found in ollama.LISTS.items()),
-        *(_route(front, f"/api/{name}", found, ollama.error_body) for name, found in ollama.ACTIONS.items()),
-        _route(front, "/api/pull", changes.pull_model, ollama.error_body),
-        _route(front, "/api/create", changes.create, ollama.error_body),
-        _route(front, "/api/delete", changes.delete_model, ollama.error_body, "DELETE"),
+        *(_route(front, endpoint) for endpoint in ENDPOINTS),
         Route("/api/blobs/{digest}", _upload(front), methods=["HEAD", "POST"]),
     ]
 

@@ -180,8 +180,8 @@ def _metrics() -> Metrics | None:
 
 
 def _headers(ignored: Sequence[str]) -> dict[str, str]:
-    names = ", ".join(name for name in ignored if name.isascii() and name.isprintable())
-    return {"x-hotshoe-ignored": names[:1000]} if names else {}
+    names = ", ".join(name for name in ignored if name.isascii() and name.isprintable())[:1000].strip()
+    return {"x-hotshoe-ignored": names} if names else {}  # HTTP forbids spaces around the value
 
 
 def json_response(value: Any, ignored: Sequence[str] = (), status: int = 200) -> Response:

@@ -147,9 +147,10 @@ def model(front: Front, name: str) -> dict[str, Any]:
     process = front.process(name)
     created = datetime.fromtimestamp(front.started, UTC).isoformat().replace("+00:00", "Z")
     found: dict[str, Any] = {"id": name, "object": "model", "created": front.started, "owned_by": "me"}
-    found |= {"type": "model", "display_name": name, "created_at": created}
+    found |= {"type": "model", "display_name": name, "created_at": created, "lifecycle": "active"}
     if process.about is not None:
-        found |= {"task": process.about.task, "context_length": process.about.n_ctx}
+        n_ctx = process.about.n_ctx
+        found |= {"task": process.about.task, "context_length": n_ctx, "max_input_tokens": n_ctx}
     return found
 
 
@@ -186,7 +187,7 @@ async def chat(front: Front, body: bytes) -> Any:
         raise RequestError(400, "reasoning_budget: this model has no reasoning", param="reasoning_budget")
     job = wire.TextJob(
         0, must_call=called, several_calls=request.parallel_tool_calls, reasoning_budget=request.reasoning_budget,
-        messages=plain_messages(request.messages, ready.sees), json_schema=schema_of(request.response_format),
+        messages=plain_messages(request.messages, ready), json_schema=schema_of(request.response_format),
         grammar=request.grammar, tools=tools, template_options=options,
     )  # fmt: skip
     answers = _answers(front, request, [job], params, unknown)

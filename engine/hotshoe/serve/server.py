@@ -16,7 +16,7 @@ from hotshoe.serve.front import Front
 from hotshoe.serve.processes import JobFailedError
 from hotshoe_core.errors import HotshoeError, OptionError
 
-__all__ = ["serve"]
+__all__ = ["load_first", "serve"]
 
 _SIZE_IN_MEMORY = 1.25  # of the size of a file: its cache and graphs
 _SECONDS_TO_FINISH = 30  # for texts that are being written when the server is stopped
@@ -40,7 +40,7 @@ def serve(front: Front, host: str, port: int, say: Callable[[str], None]) -> int
 
 async def _serve(front: Front, listening: socket.socket, say: Callable[[str], None]) -> None:
     try:
-        await _load_first(front, say)
+        await load_first(front, say)
     except JobFailedError as error:
         await front.stop()
         raise HotshoeError(error.failed.message, hint=error.failed.hint) from None
@@ -65,7 +65,7 @@ async def _serve(front: Front, listening: socket.socket, say: Callable[[str], No
     await uvicorn.Server(config).serve(sockets=[listening])
 
 
-async def _load_first(front: Front, say: Callable[[str], None]) -> None:
+async def load_first(front: Front, say: Callable[[str], None]) -> None:
     """Load the models that the command named. One that does not fit next to the others is loaded when it is needed.
 
     Raises JobFailedError if one cannot be loaded at all.

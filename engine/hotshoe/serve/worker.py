@@ -5,6 +5,7 @@ Each text has a thread; the engine computes all texts that wait in one batch.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
 from hotshoe.load_options import group_options
 from hotshoe.load_request import LoadRequest
+from hotshoe.media import AUDIO, IMAGE
 from hotshoe.runner.infill import infill_prompt
 from hotshoe.sampling import Grammar
 from hotshoe.serve import wire
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_YOUNG, _FULL_COLLECTION = 2000, 1000
 _SHOWN = 8
 """Tokens before the first one that differs, which are shown to tell where it is."""
 
@@ -74,6 +77,7 @@ class Worker:
             self._fail(None, error)
             return 1
         self._send(self._ready(model))
+        _calm_garbage_collection()
         while (order := self._read()) is not None:
             if isinstance(order, wire.Cancel):
                 self._cancel(order.id)
@@ -90,7 +94,8 @@ class Worker:
         """What a loaded model says of itself. Sets the response template."""
         about = self._about(model.metadata, _task(model), lambda: model.chat_template.source)
         about.n_ctx, about.nbytes, about.device, about.why = model.n_ctx, model.nbytes, model.device.name, model.why
-        about.sees = about.task == Task.TEXT.value and model.sees
+        if about.task == Task.TEXT.value:
+            about.sees, about.hears = model.sees, model.hears
         about.memory = model.memory().to_json()
         return about
 
@@ -102,7 +107,9 @@ class Worker:
             metadata = request.file.metadata
             task = request.model_class.task
             about = self._about(metadata, task, lambda: from_metadata(metadata, load_tokenizer(metadata)).source)
-            about.sees = request.found_tower is not None
+            about.sees, about.hears = (
+                any(found.tower.medium is medium for found in request.found_towers) for medium in (IMAGE, AUDIO)
+            )
         about.n_ctx, about.nbytes = planned.n_ctx, sum(planned.needs.values())
         return about
 
@@ -270,6 +277,16 @@ class Worker:
         texts = [job.query] * len(job.documents) + job.documents
         n = sum(len(model.tokenizer.encode(text)) for text in texts)
         self._send(wire.Scores(job.id, [float(score) for score in scores], n))
+
+
+def _calm_garbage_collection() -> None:
+    """Let a full collection be rare: it stops all texts for up to 0.2 seconds, as graphs are many objects.
+
+    Closed graphs and finished texts do not refer to themselves, so they are freed without it.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, 10, _FULL_COLLECTION)
 
 
 _METHODS: dict[type, Callable[[Worker, Any, Any], None]] = {

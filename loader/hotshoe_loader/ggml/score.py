@@ -65,10 +65,11 @@ def score_library(library: LibraryCandidate, binary: Binary) -> Score:
         if rejected.hint is None:
             rejected.hint = f"reinstall the package that contains {library.path}"
         raise
-    if not hasattr(handle, "ggml_backend_init"):
+    # the second, if it was built to be linked, without GGML_BACKEND_DL, as in wheels of llama-cpp-python
+    if not any(hasattr(handle, name) for name in ("ggml_backend_init", _registration_of(library.backend))):
         raise Rejected(
             Outcome.INCOMPATIBLE_API,
-            "it is not a dynamic ggml backend: it does not export ggml_backend_init",
+            f"it is not a ggml backend: it does not export ggml_backend_init or {_registration_of(library.backend)}",
             "build it with GGML_BACKEND_DL=ON",
         )
     if not hasattr(handle, "ggml_backend_score"):
@@ -91,6 +92,11 @@ def score_library(library: LibraryCandidate, binary: Binary) -> Score:
             score=value,
         )
     return Score(library, value)
+
+
+def _registration_of(backend: str) -> str:
+    """The function that registers a backend whose library was built without GGML_BACKEND_DL."""
+    return f"ggml_backend_{'vk' if backend == 'vulkan' else backend}_reg"
 
 
 def choose_library(scores: Sequence[Score]) -> Score | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from manifest import manifest, write  # type: ignore[import-not-found,unused-ignore]  # the script next to this one
 
 # Versions with which the bindings pass `HOTSHOE_GGML=folder pytest tests/ggml/test_conformance.py`, besides their own.
-ADOPTS = ("0.25.1",)
+ADOPTS = ("0.25.3",)
 
 
 def main() -> int:

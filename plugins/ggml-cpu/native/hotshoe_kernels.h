@@ -28,6 +28,16 @@ enum { HOTSHOE_SCRATCH = 1 << 20 };
 /* A ggml_log_callback that discards the text: ggml may log after Python has ended. */
 HOTSHOE_API void hotshoe_log_discard(enum ggml_log_level level, const char * text, void * user_data);
 
+/* Where hotshoe_log_filter passes messages of level `least` and above. The levels: debug, info, warning, error. */
+struct hotshoe_log {
+    ggml_log_callback callback;
+    int least;
+};
+
+/* A ggml_log_callback, with a struct hotshoe_log as user_data. Other messages must not cost a callback into Python,
+ * which waits for its lock: CUDA writes one for each graph that it computes. */
+HOTSHOE_API void hotshoe_log_filter(enum ggml_log_level level, const char * text, void * user_data);
+
 /* The instruction set chosen at run time: "avx512", "avx2" or "generic". */
 HOTSHOE_API const char * hotshoe_kernels_isa(void);
 

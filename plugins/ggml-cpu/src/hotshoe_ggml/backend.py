@@ -21,7 +21,7 @@ from hotshoe_ggml.lowering import can_lower, ggml_lacks
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import blocks
 from hotshoe_ggml.native.context import OutOfMemory
-from hotshoe_ggml.native.log import logger, raise_pending
+from hotshoe_ggml.native.log import follow_level, logger, raise_pending
 from hotshoe_ggml.open_units import open_units
 from hotshoe_ggml.run.executable import GgmlExecutable
 from hotshoe_ggml.run.scheduler import Scheduler
@@ -139,6 +139,7 @@ class GgmlBackend(Backend):
     def require_devices(self) -> None:
         """Raise DeviceLostError if one of the devices was lost; first a KeyboardInterrupt that came meanwhile."""
         raise_pending()
+        follow_level()
         for unit in self._may_be_lost:
             try:
                 unit.require_alive()
@@ -201,8 +202,9 @@ class GgmlBackend(Backend):
 
     def cache_config(self) -> CacheConfig:
         # ggml's flash attention reads multiples of 256 cells, and an F16 mask. A GPU computes several tokens while the
-        # host builds a graph, and hardly notices a few more cells: it gets fewer lengths.
-        return CacheConfig(256, DType.F16) if len(self.units) == 1 else CacheConfig(512, DType.F16, 4)
+        # host builds a graph, and hardly notices a few more cells: it gets fewer lengths. Its libraries write rotated
+        # keys into the cache in one kernel, if the indices are I64.
+        return CacheConfig(256, DType.F16) if len(self.units) == 1 else CacheConfig(512, DType.F16, 4, DType.I64)
 
     def quantizes(self, dtype: DType, *, importance: bool = False) -> bool:
         return blocks.writes(dtype, importance=importance)

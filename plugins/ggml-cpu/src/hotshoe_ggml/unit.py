@@ -16,6 +16,12 @@ from hotshoe_ggml.native import device_facts, ffi, lib, library_of
 
 __all__ = ["Unit"]
 
+_N_COPYING = {"CUDA": 4, "ROCm": 4, "MUSA": 4}
+"""How many threads copy, for libraries that give each thread a stream of its own. The pages of a mapped file are not
+pinned: a thread copies them to pinned memory first, which one thread does more slowly than the bus transports them. The
+other libraries have one queue, or one connection, for all threads.
+"""
+
 
 class Unit:
     """An opened device, with its library and its ``ggml_backend_t``. It uses only ggml's own ops.
@@ -32,8 +38,8 @@ class Unit:
     may_round_to_bf16 = False
     """Whether ``matmul_precision="bf16"`` makes products faster."""
 
-    n_copying = 1
-    """Threads that copy into the device's memory at the same time. A GPU's queue executes one copy after the other."""
+    n_copying: int
+    """Threads that copy into the device's memory at the same time."""
 
     maps_pages: bool
     """Whether weights may stay in a mapped file."""
@@ -48,6 +54,7 @@ class Unit:
         self.device_pointer = facts.pointer
         self.maps_pages = facts.buffer_from_host_ptr
         self._native_name = facts.name
+        self.n_copying = min(n_threads, _N_COPYING.get(self.library.name, 1))
         self._overstated = overstated(self.library.name)
         self.ggml_backend = lib().ggml_backend_dev_init(self.device_pointer, ffi.NULL)
         self._failures = self.library.failures(facts.name)

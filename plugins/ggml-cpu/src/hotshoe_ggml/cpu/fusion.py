@@ -37,6 +37,9 @@ def find_patterns(
     uses_our_kernel: whether our kernels compute a ``linear`` or ``linear_experts``. is_pair: whether the first of two
     such products may be the gate of the second.
     """
+    ours = {node for node in graph.nodes if node.op in ("linear", "linear_experts") and uses_our_kernel(node)}
+    if not ours:  # all layers are on other units
+        return {}, set()
     only_reader = _only_readers(graph)
     found: dict[Tensor, Pattern] = {}
     absorbed: set[Tensor] = set()
@@ -47,7 +50,7 @@ def find_patterns(
             if all(found.get(t) == Pattern(t) and only_reader.get(t) is node for t in (gate, up)) and is_pair(gate, up):
                 absorbed |= {gate, up}
                 found[node] = Pattern(up, activation=activation, gate=gate)
-        if node.op not in ("linear", "linear_experts") or not uses_our_kernel(node):
+        if node not in ours:
             continue
         pattern, last = Pattern(node), node
         if node.op == "linear_experts":

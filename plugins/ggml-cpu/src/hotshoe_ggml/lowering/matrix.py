@@ -10,7 +10,10 @@ from hotshoe_ggml.lowering.table import indices_are_i32, lowers
 
 @lowers("linear")
 def _linear(b: Builder, node: Tensor, x: Ptr, weight: Ptr) -> Ptr:
-    flat = b.reshape(b.f32(x), (node.size // node.shape[-1], weight.ne[0]))  # one product, not one for each batch row
+    flat = b.f32(x)
+    if node.ndim == 2:  # most nodes of a text model
+        return b.call("mul_mat", b.rows(weight), b.rows(flat))
+    flat = b.reshape(flat, (node.size // node.shape[-1], weight.ne[0]))  # one product, not one for each batch row
     return b.reshape(b.call("mul_mat", b.rows(weight), b.rows(flat)), node.shape)
 
 

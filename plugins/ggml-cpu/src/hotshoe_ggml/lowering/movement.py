@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hotshoe_core.ops.bounds import are_within
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Shape, Tensor
 from hotshoe_ggml.lowering.builder import Builder, Ptr
@@ -98,12 +99,22 @@ def _take_along(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
     return b.reshape(b.call("get_rows", columns, indices), node.shape)
 
 
-@lowers("set_rows", when=indices_are_i32(0, 1))
+def _can_set_rows(node: Tensor) -> bool:
+    """Whether ggml takes these indices: I32, or I64 that need no limit, as ggml has no arithmetic for them."""
+    x, index = node.source(0), node.source(1)
+    if index.dtype is DType.I64:
+        return not x.dtype.is_integer and are_within(index, len(x))
+    return indices_are_i32(0, 1)(node)
+
+
+@lowers("set_rows", when=_can_set_rows)
 def _set_rows(b: Builder, node: Tensor, x: Ptr, indices: Ptr, rows: Ptr) -> Ptr:
     """Write in place: the executable passes a copy if the old value of ``x`` is still needed."""
+    values = b.f32(rows)
+    if node.ndim == 2:
+        return b.call("set_rows", x, b.rows(values), b.indices(node, indices))
     n, width = node.shape[0], node.size // node.shape[0]
-    flat = b.reshape(x, (n, width))
-    values = b.reshape(b.f32(rows), (indices.ne[0], width))
+    flat, values = b.reshape(x, (n, width)), b.reshape(values, (indices.ne[0], width))
     return b.reshape(b.call("set_rows", flat, b.rows(values), b.indices(node, indices)), node.shape)
 
 

@@ -1,8 +1,12 @@
 """DeviceBuilder: makes nodes in the order in which ggml's libraries for GPUs fuse them.
 
-CUDA and Vulkan compute the routing of a mixture of experts in one kernel, if its nodes follow each other exactly:
-SOFT_MAX or a sigmoid, RESHAPE, perhaps ADD, ARGSORT, VIEW, GET_ROWS, and to normalize RESHAPE, SUM_ROWS, CLAMP, DIV,
-RESHAPE (ggml_cuda_topk_moe_fusion in ggml-cuda.cu, topk_moe_early_softmax_norm in ggml-vulkan.cpp).
+CUDA and Vulkan write rotated keys into a cache of F32 or F16 in one kernel, if ROPE, VIEW and SET_ROWS follow each
+other, perhaps after RMS_NORM and MUL, and the indices are I64 (ggml_cuda_should_fuse_rope_set_rows in ggml-cuda.cu,
+ggml_vk_can_fuse_rope_set_rows in ggml-vulkan.cpp).
+
+They compute the routing of a mixture of experts in one kernel, if its nodes follow each other exactly: SOFT_MAX or a
+sigmoid, RESHAPE, perhaps ADD, ARGSORT, VIEW, GET_ROWS, and to normalize RESHAPE, SUM_ROWS, CLAMP, DIV, RESHAPE
+(ggml_cuda_topk_moe_fusion in ggml-cuda.cu, topk_moe_early_softmax_norm in ggml-vulkan.cpp).
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import NamedTuple
 
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.ops.bounds import are_within
-from hotshoe_core.tensors.tensor import Tensor
+from hotshoe_core.tensors.tensor import Shape, Tensor
 from hotshoe_ggml.lowering.builder import F32, Builder, Fusion, Ptr, ReadOperand
 
 __all__ = ["DeviceBuilder"]
@@ -52,6 +56,12 @@ class DeviceBuilder(Builder):
                 nodes[node] = functools.partial(make, routing, read_operand, made)
             absorbed |= {t for t in (routing.weights, routing.total, routing.clamp) if t is not None} - nodes.keys()
         return Fusion(nodes, absorbed)
+
+    def reshape(self, x: Ptr, shape: Shape) -> Ptr:
+        """As the base class; the rows of rotated heads become a VIEW, not a RESHAPE."""
+        if x.op == self.g.GGML_OP_ROPE and len(shape) == 2 and shape == (x.ne[2] * x.ne[3], x.ne[0] * x.ne[1]):
+            return self.call("view_2d", x, shape[1], shape[0], x.nb[2], 0)
+        return super().reshape(x, shape)
 
     def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
         """As the base class; ggml's product of experts reads rows with gaps between them, such as the routing's."""

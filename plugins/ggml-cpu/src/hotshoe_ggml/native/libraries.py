@@ -7,6 +7,7 @@ are never closed: a ggml backend that was closed crashes later.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import os
@@ -192,7 +193,7 @@ def _open_base() -> Any:
                 f"{base_path()} is ggml {found}, but this installation was built with {expected}. "
                 "Another package overwrote it: reinstall hotshoe-ggml-cpu."
             )
-        log.install(base, ffi.addressof(kernels(), "hotshoe_log_discard"))
+        log.install(base, kernels())
         base.ggml_time_init()
         return base
 
@@ -373,16 +374,10 @@ def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
         if resolved in _loaded:
             return _loaded[resolved]
         lib()
+        log.follow_level()
         _refuse_foreign_base()  # one may have been loaded since the base was opened
         handle = _open(resolved)
-        try:
-            init = handle.ggml_backend_init
-        except ffi.error:
-            raise NativeLibraryError(
-                f"{resolved} is not a dynamic ggml backend: it does not export ggml_backend_init. "
-                "It must be built with GGML_BACKEND_DL=ON."
-            ) from None
-        registration = init()
+        registration = _registration(resolved, handle)()
         if registration == ffi.NULL:
             raise NothingToRunOnError(f"{resolved}: ggml_backend_init found nothing to run on (no driver, no device)")
         version, expected = int(registration.api_version), build_info().backend_api_version
@@ -394,6 +389,25 @@ def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
         _loaded[resolved] = BackendLibrary(resolved, handle, registration)
         log.raise_pending()
         return _loaded[resolved]
+
+
+def _registration(path: Path, handle: Any) -> Any:
+    """The function of a backend library that returns its registration. Raises NativeLibraryError if it has none."""
+    try:
+        return handle.ggml_backend_init
+    except ffi.error:
+        pass
+    # a library built to be linked, without GGML_BACKEND_DL, such as those of llama-cpp-python
+    backend = re.sub(r"^(lib)?ggml-|[-.].*$", "", path.name)
+    name = f"ggml_backend_{'vk' if backend == 'vulkan' else backend}_reg"
+    try:
+        address = ctypes.cast(getattr(ctypes.CDLL(str(path)), name), ctypes.c_void_p).value
+    except AttributeError:
+        raise NativeLibraryError(
+            f"{path} is not a ggml backend: it does not export ggml_backend_init or {name}. "
+            "Build it with GGML_BACKEND_DL=ON."
+        ) from None
+    return ffi.cast("ggml_backend_init_t", address)
 
 
 _servers: dict[str, BackendLibrary] = {}

@@ -1,7 +1,8 @@
 """Passes ggml's messages to the logger `hotshoe.ggml`. Nothing is printed.
 
 ggml calls back from any thread, also while the interpreter shuts down. So the Python callback never raises, and a C
-function that drops the text replaces it before the interpreter ends.
+function that drops the text replaces it before the interpreter ends. Messages below the logger's level never reach
+Python: a C function drops them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _LEVELS = {
 _CONTINUED = 5  # GGML_LOG_LEVEL_CONT: continues the previous line
 _pending = threading.local()
 _callbacks: list[Any] = []  # cffi frees a callback without references, while C still has its address
+_filter = ffi.new("struct hotshoe_log *")
 
 
 def _emit(level: int, text: str) -> None:
@@ -74,19 +76,27 @@ def _on_abort(message: Any) -> None:
             handler.flush()
 
 
-def install(base: Any, discard: Any) -> None:
-    """Connect ggml's log to `logging`.
+def follow_level() -> None:
+    """Let ggml's messages through that the logger's present level allows. `logging` does not tell when it changes."""
+    least = max(logger.getEffectiveLevel(), logger.manager.disable + 1)
+    if least <= logging.DEBUG:
+        _filter.least = 0
+    else:
+        _filter.least = 2 if least <= logging.INFO else 3 if least <= logging.WARNING else 4
 
-    base: libggml-base. discard: a C function with the signature of `ggml_log_callback` that does nothing.
-    """
+
+def install(base: Any, kernels: Any) -> None:
+    """Connect ggml's log to `logging`. base: libggml-base. kernels: libhotshoe_kernels."""
     on_log = ffi.callback("ggml_log_callback", _on_log, onerror=_on_log_raised)
     on_abort = ffi.callback("ggml_abort_callback_t", _on_abort)
     _callbacks.extend((on_log, on_abort))
-    base.ggml_log_set(on_log, ffi.NULL)
+    _filter.callback = on_log
+    follow_level()
+    base.ggml_log_set(ffi.addressof(kernels, "hotshoe_log_filter"), _filter)
     base.ggml_set_abort_callback(on_abort)
 
     def detach() -> None:
-        base.ggml_log_set(discard, ffi.NULL)
+        base.ggml_log_set(ffi.addressof(kernels, "hotshoe_log_discard"), ffi.NULL)
         base.ggml_set_abort_callback(ffi.NULL)
 
     atexit.register(detach)

@@ -1,4 +1,4 @@
-"""InternVL as its authors publish it: other names and settings, and the same files."""
+"""InternVL and PaddleOCR-VL as their authors publish them: other names and settings, and the same files."""
 
 from __future__ import annotations
 
@@ -89,3 +89,15 @@ def test_other_settings_are_refused(tmp_path: Path, setting: str, value: Any) ->
     _publish(made.folder, **{setting: value})
     with pytest.raises(HotshoeError, match=setting):
         convert(made.folder, tmp_path / "encoder.gguf", "f32", projector=True)
+
+
+def test_settings_of_the_text_may_be_those_of_the_whole_model(tmp_path: Path) -> None:
+    made = MadeTower("paddleocr", ROWS["paddleocr"], tmp_path)
+    expected = made.path, made.file()
+    config = json.loads((made.folder / "config.json").read_text())
+    flat = config | {name: value for name, value in config.pop("text_config").items() if name != "model_type"}
+    (made.folder / "config.json").write_text(json.dumps(flat | {"text_config": None}))
+    text = convert(made.folder, tmp_path / "text.gguf", "f32")
+    encoder = convert(made.folder, tmp_path / "encoder.gguf", "f32", projector=True)
+    assert (digests(text), family_keys(text)) == (digests(expected[0]), family_keys(expected[0]))
+    assert (digests(encoder), family_keys(encoder)) == (digests(expected[1]), family_keys(expected[1]))
