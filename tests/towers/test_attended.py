@@ -28,7 +28,7 @@ TEXT = [11, 25, 31, 44]
 @pytest.fixture(scope="module")
 def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeTower]:
     made = MadeTower("mllama", ROWS["mllama"], tmp_path_factory.mktemp("attended"))
-    made.file()  # stands beside the text model, so that it is found
+    made.file()  # in the folder of the text model, so that it is found
     yield made
     made.close()
 
