@@ -1,6 +1,5 @@
 """Images: read pictures from files, bytes and arrays, and make them what an encoder expects."""
 
-from hotshoe.images._messages import flattened, take_images, with_texts
 from hotshoe.images._process import (
     Size,
     center_cropped,
@@ -18,13 +17,10 @@ __all__ = [
     "Size",
     "center_cropped",
     "fit_within",
-    "flattened",
     "in_tiles",
     "normalized",
     "read_image",
     "resized",
     "smart_size",
-    "take_images",
     "tile_grid",
-    "with_texts",
 ]
