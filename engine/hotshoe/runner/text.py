@@ -437,7 +437,7 @@ class TextModel(LoadedModel):
         with path.open("rb") as file:
             head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
         named = (hotshoe.__version__, head, status.st_size, status.st_mtime_ns, parts.file.nbytes)
-        identity = (*named, params.kv_dtype, self.n_ctx)
+        identity = (*named, params.kv_dtype, self.n_ctx, parts.n_attended)
         folder = None if params.prefix_folder is None else Path(params.prefix_folder)
         return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
 
