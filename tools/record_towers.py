@@ -20,8 +20,8 @@ from tests.families.recorded import digests, family_keys
 from tests.support.rewrite import rewrite
 from tests.towers.made import MadeTower
 from tests.towers.recorded import N_TOKENS, Recorded, Seen, prompt_around, write_recorded
-from tests.towers.row import picture
 from tests.towers.rows import ROWS
+from tests.towers.sounds import SOUNDS, MadeSound
 
 CONVERT = """
 import runpy, sys
@@ -39,22 +39,25 @@ SEE = """
 import ctypes, json, sys
 import numpy as np
 from llama_cpp import llama_cpp as l, mtmd_cpp as m
-text_file, projector, pixels, prompt, n_tokens, target = sys.argv[1:]
-pixels = np.load(pixels)
+text_file, projector, source, prompt, n_tokens, target = sys.argv[1:]
+source = np.load(source)
 l.llama_backend_init()
 params = l.llama_model_default_params()
 params.n_gpu_layers = 0
 model = l.llama_model_load_from_file(text_file.encode(), params)
 params = l.llama_context_default_params()
-params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads, params.n_threads_batch = 512, 512, 512, 1, 1
+params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads, params.n_threads_batch = 1024, 1024, 1024, 1, 1
 params.flash_attn_type, params.type_k, params.type_v = 0, 0, 0
 context = l.llama_init_from_model(model, params)
 params = m.mtmd_context_params_default()
 params.use_gpu, params.n_threads, params.flash_attn_type, params.warmup = False, 1, 0, False
 tower = m.mtmd_init_from_file(projector.encode(), model, params)
-height, width = pixels.shape[:2]
-bitmap = m.mtmd_bitmap_init(width, height, pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)))
-prompt = prompt.replace("<PICTURE>", m.mtmd_default_marker().decode()).encode()
+if source.ndim == 1:
+    bitmap = m.mtmd_bitmap_init_from_audio(len(source), source.ctypes.data_as(ctypes.POINTER(ctypes.c_float)))
+else:
+    height, width = source.shape[:2]
+    bitmap = m.mtmd_bitmap_init(width, height, source.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)))
+prompt = prompt.replace("<SOURCE>", m.mtmd_default_marker().decode()).encode()
 chunks = m.mtmd_input_chunks_init()
 text = m.mtmd_input_text(prompt, len(prompt), False, True)
 if m.mtmd_tokenize(tower, chunks, ctypes.byref(text), (m.mtmd_bitmap_p_ctypes * 1)(bitmap), 1):
@@ -71,7 +74,7 @@ for i in range(m.mtmd_input_chunks_size(chunks)):
     if m.mtmd_encode_chunk(tower, chunk):
         sys.exit("mtmd_encode_chunk failed")
     rows.append(np.ctypeslib.as_array(m.mtmd_get_output_embd(tower), (count, n_embd)).copy())
-if m.mtmd_helper_eval_chunks(tower, context, chunks, 0, 0, 512, True, ctypes.byref(past)):
+if m.mtmd_helper_eval_chunks(tower, context, chunks, 0, 0, 1024, True, ctypes.byref(past)):
     sys.exit("mtmd_helper_eval_chunks failed")
 n_vocab, tokens, margins = l.llama_vocab_n_tokens(l.llama_model_get_vocab(model)), [], []
 for at in range(int(n_tokens)):
@@ -93,11 +96,13 @@ def main(*arguments: str) -> int:
     if len(arguments) < 2:
         sys.exit(__doc__)
     source, python = arguments[:2]
-    for name in arguments[2:] or [name for name, row in ROWS.items() if row.seen_size or not row.unrecorded]:
+    chosen = [name for name, row in (ROWS | SOUNDS).items() if row.seen_size or not row.unrecorded]
+    for name in arguments[2:] or chosen:
         with tempfile.TemporaryDirectory() as scratch:
-            made = MadeTower(name, ROWS[name], Path(scratch))
-            keys, *tensors = _converted(made, source, Path(scratch))
-            seen = _see(made, made.row.seen_size, python, Path(scratch)) if made.row.seen_size else None
+            folder = Path(scratch)
+            made = MadeSound(name, SOUNDS[name], folder) if name in SOUNDS else MadeTower(name, ROWS[name], folder)
+            keys, *tensors = _converted(made, source, folder)
+            seen = None if made.seen_source is None else _see(made, python, folder)
             write_recorded(name, Recorded(keys, *tensors, seen))
         sys.stdout.write(f"{name}\n")
     return 0
@@ -109,21 +114,21 @@ def _converted(made: MadeTower, source: str, scratch: Path) -> tuple[dict[str, A
         return {}, {}, {}
     files = {kind: scratch / f"theirs-{kind}.gguf" for kind in ("f32", "f16")}
     for kind, path in files.items():
-        _run(made.name, sys.executable, "-c", CONVERT, source, str(made.folder), kind, str(path))
+        _run(made.name, sys.executable, "-c", CONVERT, source, str(made.published), kind, str(path))
     return family_keys(files["f32"]), digests(files["f32"]), digests(files["f16"])
 
 
-def _see(made: MadeTower, size: tuple[int, int], python: str, scratch: Path) -> Seen:
-    """What llama.cpp's mtmd computes from our files of a prompt with a picture."""
-    pixels, target = scratch / "pixels.npy", scratch / "rows.npy"
-    np.save(pixels, picture(*size))
+def _see(made: MadeTower, python: str, scratch: Path) -> Seen:
+    """What llama.cpp's mtmd computes from our files of a prompt with a picture or a sound."""
+    given, target = scratch / "source.npy", scratch / "rows.npy"
+    source = made.seen_source
+    # the end of a sound is silent; from one sample more on, llama.cpp reads a second window, of silence
+    np.save(given, source[0][:479_839] if isinstance(source, tuple) else source)
     projector = made.file()
     if made.row.for_llamacpp is not None:
         projector = rewrite(projector, scratch / "changed.gguf", edit=made.row.for_llamacpp)
     files = str(made.path), str(projector)
-    out = _run(
-        made.name, python, "-c", SEE, *files, str(pixels), prompt_around("<PICTURE>"), str(N_TOKENS), str(target)
-    )
+    out = _run(made.name, python, "-c", SEE, *files, str(given), prompt_around("<SOURCE>"), str(N_TOKENS), str(target))
     return Seen.of(np.load(target), **json.loads(out.rpartition("FOUND")[2]))
 
 

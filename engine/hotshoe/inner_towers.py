@@ -20,6 +20,7 @@ from hotshoe_core.gguf import TensorInfo as Info
 __all__ = ["inner_tower"]
 
 _HALF = [0.5, 0.5, 0.5]
+_MOST_LAYERS = 1000
 _CLIP = {
     "vision.image_mean": [0.48145466, 0.4578275, 0.40821073],
     "vision.image_std": [0.26862954, 0.26130258, 0.27577711],
@@ -60,13 +61,21 @@ def _number(file: GGUFFile, key: str) -> int:
 
 def _numbers(file: GGUFFile, key: str) -> list[int]:
     value = file.metadata.arch.get(key)
-    if not isinstance(value, GGUFArray) or not value.type.code:
-        raise file.metadata.arch.error(key, "expected an array of numbers")
-    return [int(number) for number in value]
+    if not isinstance(value, GGUFArray) or not all(type(number) is int for number in value):
+        raise file.metadata.arch.error(key, "expected an array of whole numbers")
+    return list(value)
+
+
+def _n_layers(file: GGUFFile) -> int:
+    key = "vision.block_count"
+    n = _number(file, key)
+    if not 1 <= n <= _MOST_LAYERS:
+        raise file.metadata.arch.error(key, f"{n}; expected 1 to {_MOST_LAYERS}")
+    return n
 
 
 def _made(info: Info, name: str, shape: tuple[int, ...], data: Callable[[], Any]) -> Info:
-    return info._replace(name=name, shape=shape, nbytes=info.nbytes * math.prod(shape) // info.size, made=data)
+    return info._replace(name=name, shape=shape, nbytes=info.nbytes * math.prod(shape) // (info.size or 1), made=data)
 
 
 # Qwen
@@ -74,7 +83,7 @@ def _made(info: Info, name: str, shape: tuple[int, ...], data: Callable[[], Any]
 
 def _period(file: GGUFFile) -> int:
     """The n for which every n-th layer sees the whole picture."""
-    key, n = "vision.fullatt_block_indexes", _number(file, "vision.block_count")
+    key, n = "vision.fullatt_block_indexes", _n_layers(file)
     layers = _numbers(file, key)
     period = layers[0] + 1 if layers else 0
     if period < 1 or layers != list(range(period - 1, n, period)):
@@ -120,7 +129,7 @@ def _qwen3(file: GGUFFile, tensors: Tensors) -> None:
 
 def _deepstack_layers(file: GGUFFile) -> list[bool]:
     layers = _deepstack(file)
-    return [i in layers for i in range(_number(file, "vision.block_count"))]
+    return [i in layers for i in range(_n_layers(file))]
 
 
 def _half(key: str) -> Callable[[GGUFFile], int | None]:
@@ -128,7 +137,7 @@ def _half(key: str) -> Callable[[GGUFFile], int | None]:
 
 
 def _first_axis(name: str) -> Callable[[GGUFFile], int | None]:
-    return lambda file: file.tensors[name].shape[0] if name in file.tensors else None
+    return lambda file: next(iter(file.tensors[name].shape), None) if name in file.tensors else None
 
 
 _QWEN3 = _Inner(
@@ -195,7 +204,7 @@ def _unpack_limits(file: GGUFFile, tensors: Tensors) -> None:
     packed = tensors.pop("v.clamp_data", None)
     if packed is None or "v.blk.0.attn_q.input_min" in tensors:
         return
-    n_layers, ends = _number(file, "vision.block_count"), ("input_min", "input_max", "output_min", "output_max")
+    n_layers, ends = _n_layers(file), ("input_min", "input_max", "output_min", "output_max")
     if packed.dtype is not DType.F32 or packed.shape != ((n_layers * len(_CLIPPED) + 1) * len(ends),):
         raise ModelFileError(
             f"tensor v.clamp_data is {packed.dtype.name}{list(packed.shape)}; expected four F32 numbers for each of "

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hotshoe.load_tower import FoundTower
     from hotshoe.nn import Module
     from hotshoe.runner.embedder import EmbeddingModel
-    from hotshoe.runner.image_encoder import LoadedTower
+    from hotshoe.runner.media_encoder import LoadedTower
     from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
     from hotshoe.tokenizers import Tokenizer
@@ -71,11 +71,11 @@ class LoadRequest:
     params: BackendParams
     runner: RunnerParams
     placement: PlacementParams
-    found_tower: FoundTower | None = None
-    """The encoder of pictures, without its weights."""
+    found_towers: tuple[FoundTower, ...] = ()
+    """The encoders of pictures and sounds, without their weights."""
     unused_towers: tuple[str, ...] = ()
-    """The files of encoders that are not used, each with the reason."""
-    tower: LoadedTower | None = None
+    """The encoders that are not used, each with the reason."""
+    towers: tuple[LoadedTower, ...] = ()
     keep_file: bool = False
     """Whether a loaded model needs the files."""
 
@@ -115,19 +115,19 @@ class LoadRequest:
         except BaseException:
             file.close()
             raise
-        return cls(file, model_class, config, device, *options, found_tower=found, unused_towers=unused_towers)
+        return cls(file, model_class, config, device, *options, found_towers=found, unused_towers=unused_towers)
 
     def open(self, registry: Registry) -> Backend:
         """Open a backend over the requested devices, and the CPU if it takes part."""
         with_cpu = self.device is None or bool(self.placement.asks_for_cpu)
         return registry.open(self.device, self.params, with_cpu=with_cpu)
 
-    def load_tower(self, registry: Registry) -> None:
-        """Load the encoder of pictures, before the model: what is left of the memory is for the model's layers."""
-        if self.found_tower is not None:
+    def load_towers(self, registry: Registry) -> None:
+        """Load the encoders, before the model: what is left of the memory is for the model's layers."""
+        for found in self.found_towers:
             from hotshoe.load_tower import load_tower
 
-            self.tower = load_tower(self.found_tower, registry, self.device, self.params)
+            self.towers += (load_tower(found, registry, self.device, self.params),)
 
     def build(self, backend: Backend, placement: Placement, progress: Progress | None = None) -> AnyModel:
         """Load the model into an opened backend. The caller closes the backend after an error."""
@@ -138,8 +138,8 @@ class LoadRequest:
             _check_cache_spec(model, self.config.n_layers)
         tokenizer, kind = prepared.result()
         parts = ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner)
-        n_attended = 0 if self.found_tower is None else self.found_tower.tower.n_attended
-        return kind(replace(parts, tower=self.tower, n_attended=n_attended, unused_towers=self.unused_towers))
+        n_attended = max((found.tower.n_attended for found in self.found_towers), default=0)
+        return kind(replace(parts, towers=self.towers, n_attended=n_attended, unused_towers=self.unused_towers))
 
     def unused(self) -> dict[str, int]:
         """The bytes of the tensors that are not loaded, because the model does not use them, by the reason."""
@@ -167,10 +167,10 @@ class LoadRequest:
         if self.keep_file:
             return
         self.file.close()
-        if self.tower is not None:
-            self.tower.close()
-        elif self.found_tower is not None:
-            self.found_tower.file.close()
+        for tower in self.towers:
+            tower.close()
+        for found in self.found_towers[len(self.towers) :]:
+            found.file.close()
 
 
 def model_class_of(file: GGUFFile) -> type[Module]:
@@ -183,12 +183,12 @@ def model_class_of(file: GGUFFile) -> type[Module]:
 
 def _tower_for(
     projector: Any, file: GGUFFile, model: Module, known: Path | None
-) -> tuple[FoundTower | None, tuple[str, ...]]:
+) -> tuple[tuple[FoundTower, ...], tuple[str, ...]]:
     if model.task is Task.TEXT:
         inside = any(name.startswith("v.") for name in file.tensors)
         if projector is None and known is None and not inside and not any(file.path.parent.glob("*mmproj*.gguf")):
-            return None, ()
-        from hotshoe.load_tower import find_tower  # few models read pictures
+            return (), ()
+        from hotshoe.load_tower import find_tower  # few models have one
 
         return find_tower(projector, file, model, known)
     if projector:
@@ -197,7 +197,7 @@ def _tower_for(
             f"{model.task.description}",
             hint="leave it out",
         )
-    return None, ()
+    return (), ()
 
 
 def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: RunnerParams) -> None:

@@ -104,8 +104,8 @@ def load_model(
     know the class of the model.
     n_ctx: the most tokens of a text. None: what the model was trained for, but at most 4096 for a text model, because
     its cache takes memory for each token.
-    projector: the file of the encoder of pictures, whose name usually contains "mmproj". None: the one in the folder of
-    the model that belongs to it, if there is one. False: none, so that the model reads texts only.
+    projector: the file of the encoders of pictures and sounds, whose name usually contains "mmproj". None: the one in
+    the model's folder that belongs to it, if there is one. False: none, so that the model reads texts only.
     progress: called with the fraction that is loaded, 0 to 1. An exception that it raises cancels loading.
     options: docs/python.md explains them in one table.
       How to compute: ``n_threads``, ``mmap``, ``repack``, ``flash_attention``, ``matmul_precision``.
@@ -128,7 +128,7 @@ def load_model(
     where, known = (path, None) if stored is None else (stored.path, stored.projector)
     with LoadRequest.read(where, device, n_ctx, groups, task, projector, known) as request:
         registry = load_all(device=request.device)
-        request.load_tower(registry)
+        request.load_towers(registry)
         backend = request.open(registry)
         if len(backend.devices) == 1 and request.placement == PlacementParams():
             model = _load_on_one_device(request, backend, progress)
@@ -145,9 +145,8 @@ def load_model(
             n_layers = request.config.n_layers
             model = load_and_adjust(next_backend, request.build, n_layers, request.placement, progress=progress)
             model.why = f"{registry.why(request.device)}; {describe(model.backend.placement)}"
-        if request.tower is not None:
-            tower = request.tower
-            model.why += f"; pictures: {tower.file.path.name} on {tower.backend.devices[0].name}"
+        for loaded in request.towers:
+            model.why += f"; {loaded.tower.medium.many}: {loaded.file.path.name} on {loaded.backend.devices[0].name}"
         request.keep_file = True
         return model
 
@@ -186,7 +185,7 @@ def plan_model(
 
     simulate: devices to plan for instead of those of this machine. Weights then count with their size in the file.
     free: free bytes of devices by their names, to plan for instead of what is free now.
-    projector: the encoder of pictures, as for ``load_model``. It counts with its size in the file, on the first device.
+    projector: the encoders, as for ``load_model``. They count with their size in the file, on the first device.
     Raises as ``load_model`` does, except InsufficientMemoryError: a plan that does not fit has ``plan.fits`` False.
     """
     from hotshoe.placement.load_and_adjust import load_and_adjust
@@ -208,15 +207,15 @@ def plan_model(
                 return request.open(load_all(device=request.device))
             return open_simulated(simulate, SIMULATED_CACHE)
 
-        tower = 0 if request.found_tower is None else request.found_tower.nbytes
+        towers = sum(found.nbytes for found in request.found_towers)
         n_layers = request.config.n_layers
         model = load_and_adjust(
-            open_backend, request.build, n_layers, request.placement, dry=True, free=free, reserved=tower
+            open_backend, request.build, n_layers, request.placement, dry=True, free=free, reserved=towers
         )
         backend = model.backend
         memory = backend.memory()
-        if tower:
-            memory.on(backend.devices[0].name).add_input(tower, AllocationStatus.UNALLOCATED)
+        if towers:
+            memory.on(backend.devices[0].name).add_input(towers, AllocationStatus.UNALLOCATED)
         try:
             return Plan(
                 str(request.file.path),

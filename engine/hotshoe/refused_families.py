@@ -15,7 +15,7 @@ REFUSED: dict[str, str] = {
     "bailingmoe3": "KDA layers and latent attention in one model, with gates of its own",
     "bitnet": "llama.cpp computes another activation than the published model",
     "chameleon": "its norms depend on the size, and it writes pictures as tokens",
-    "clip": "it is the encoder of pictures for another model, not a model of texts",
+    "clip": "it is the encoder of pictures or sounds for another model, not a model of texts",
     "codeshell": "not written yet: GPT-2's block with RoPE",
     "cogvlm": "a second set of weights for the tokens of pictures",
     "deepseek2-ocr": "it reads pictures, with an encoder that hotshoe does not have",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.media import MEDIA
 from hotshoe.tasks import Task
 from hotshoe_core.gguf import GGUFArray
 
@@ -25,8 +26,8 @@ HARMLESS = {
 
 _OF_ENCODERS = ("vision.", "audio.", "mm.")
 """Starts of keys of encoders of pictures or sound in the same file. The text does not depend on them."""
-_OF_OTHER_ENCODERS = ("audio.", "gen.", "has_")
-"""The same, in a file of encoders, for the one that reads pictures."""
+_SHARED_BY_ENCODERS = ("gen.", "has_")
+"""Starts of keys in a file of encoders on which no encoder of pictures or sound depends."""
 
 _OFF = (0, 1)  # of a factor: readers take 0 for "not given"
 NEUTRAL: dict[str, tuple[float | bool | str, ...]] = {
@@ -76,7 +77,10 @@ def find_unread(metadata: Metadata, model: Module) -> dict[str, Any]:
     Call it when the model has been made from a config that was read from these metadata.
     """
     harmless = HARMLESS | model.unused_keys()
-    others = _OF_OTHER_ENCODERS if metadata.architecture == "clip" else _OF_ENCODERS
+    others: tuple[str, ...] = _OF_ENCODERS
+    if metadata.architecture == "clip":
+        own: Any = model
+        others = (*_SHARED_BY_ENCODERS, *(f"{medium.section}." for medium in MEDIA if medium is not own.medium))
     unread = {k: v for k, v in metadata.arch.unread.items() if not k.startswith(others)}
     return {k: v for k, v in unread.items() if k not in harmless and not _is_neutral(k, v, model)}
 

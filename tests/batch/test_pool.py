@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,68 @@ def test_without_a_target_it_ends_and_says_why() -> None:
 
     with pytest.raises(OptionError, match="the key was changed"):
         run([FakeTarget("a", lost, wrong), FakeTarget("b", lambda r, n: Reply(429), None)], requests(5))
+
+
+def test_an_error_in_the_code_that_starts_a_target_again_ends_the_run() -> None:
+    def lost(request: Request, n: int) -> Reply:
+        raise TargetLostError("cut", started=False)
+
+    def broken(n: int) -> None:
+        if n > 1:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run([FakeTarget("a", lost, broken)], requests(5))
+
+
+def test_a_short_absence_of_the_last_target_does_not_count_as_long_as_that_of_another() -> None:
+    """Targets are given up when all have been away for a minute, not when one has."""
+
+    def never(n: int) -> None:
+        raise TargetLostError("off", started=False)
+
+    def back_soon(n: int) -> None:
+        if 1 < n < 8:  # away for about 0.05 of the 0.2 seconds
+            raise TargetLostError("starting", started=False)
+
+    def cut_once(request: Request, n: int) -> Reply:
+        if n == 1:
+            time.sleep(0.3)  # so that the other target is away for longer than the limit
+            raise TargetLostError("cut", started=False)
+        return OK
+
+    written, said = run([FakeTarget("a", lambda r, n: OK, never), FakeTarget("b", cut_once, back_soon)], requests(5), 1)
+    assert [reply for _, reply in written] == [OK] * 5
+    assert "b is back" in said
+
+
+def test_an_output_of_something_else_is_not_cut(tmp_path: Path) -> None:
+    """Only the beginning of an answer is removed from the end, not a file that has no line end."""
+    source, output = write(tmp_path / "in", texts(2)), tmp_path / "out"
+    for precious in (b'{"precious": 1}', b"GGUF", b'{"id":"batch_1'):
+        output.write_bytes(precious)
+        with Output(output, source) as opened, pytest.raises(OptionError, match="line 1 is not an answer of a batch"):
+            opened.resume(_scanned(source))
+        assert output.read_bytes() == precious
+    for half in (b"", b"{", b'{"id":"batch_req_1', b'{"id":"batch_req_1","custom_id":"te'):
+        output.write_bytes(half)
+        with Output(output, source) as opened:
+            opened.resume(_scanned(source))
+        assert output.read_bytes() == b""
+
+
+def test_an_answer_that_is_not_utf8_stops_nothing(tmp_path: Path) -> None:
+    source = write(tmp_path / "in", texts(1))
+    [request] = _scanned(source)
+    with Output(tmp_path / "out", source) as output:
+        output.write(request, Reply(200, b'{"a": "\xff"}'))
+    assert json.loads((tmp_path / "out").read_bytes())["error"]["code"] == "invalid_response"
+
+
+def _scanned(path: Path) -> Input:
+    found = Input(path)
+    found.scan()
+    return found
 
 
 def test_a_target_that_is_away_at_the_start_comes_later() -> None:

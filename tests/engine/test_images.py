@@ -13,8 +13,8 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from hotshoe.images import Image, Size, center_cropped, read_image, resized, smart_size, take_images
-from hotshoe.images._read import MAX_BYTES
+from hotshoe.images import Image, Size, center_cropped, read_image, resized, smart_size
+from hotshoe.media import IMAGE, take_media
 from hotshoe_core.errors import ImageError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
@@ -105,7 +105,7 @@ def test_an_animation_says_that_its_first_frame_is_used() -> None:
         (b"<html>", "is not a picture; it begins with '<html>'"),
         (PNG[:50], "cannot be decoded"),
         (PNG[:-30], "cannot be decoded"),
-        (b"\0" * (MAX_BYTES + 1), "has more than 64.0 MiB"),
+        (b"\0" * (IMAGE.max_bytes + 1), "has more than 64.0 MiB"),
         (17, "expected a path"),
         (None, "expected a path"),
         (np.zeros((3, 3, 2), np.uint8), r"shape \(3, 3, 2\)"),
@@ -197,8 +197,8 @@ def test_pictures_are_taken_out_of_messages() -> None:
         {"type": "image", "base64": "AAAA"},
     ]
     messages = [{"role": "user", "content": content}]
-    taken, found = take_images(messages)
-    assert found == ["a.png", url, url, "data:image/any;base64,AAAA"]
+    taken, found = take_media(messages)
+    assert found[IMAGE] == ["a.png", url, url, "data:image/any;base64,AAAA"]
     assert taken == [{"role": "user", "content": [content[0], *[{"type": "image"}] * 4]}]
     assert messages[0]["content"] is content
     for part, message in (
@@ -207,4 +207,4 @@ def test_pictures_are_taken_out_of_messages() -> None:
         ({"type": "image_url", "image_url": {"url": "https://a"}}, "fetches no addresses"),
     ):
         with pytest.raises(ImageError, match=message):
-            take_images([{"role": "user", "content": [part]}])
+            take_media([{"role": "user", "content": [part]}])

@@ -21,7 +21,7 @@ __all__ = ["TARGETS", "load", "outcome_of"]
 
 TARGETS = (
     *("api", "files", "grammars", "keys", "misbuilt", "pictures", "plugins", "projectors", "quantize", "search"),
-    *("templates", "tokenizers", "traces"),
+    *("sounds", "templates", "tokenizers", "traces"),
 )
 
 

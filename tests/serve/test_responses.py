@@ -111,10 +111,12 @@ def test_a_failure_in_a_stream(scripted: Server) -> None:
 
 def test_all_thoughts_of_a_turn_are_kept() -> None:
     from hotshoe.serve.responses import ResponsesRequest, _messages
+    from hotshoe.serve.wire import Ready
 
-    assert _messages(ResponsesRequest(input=[{"type": "reasoning", "summary": [{"text": ""}]}]), False) == []
+    ready = Ready("text", "llama", "tiny", 64, 1, "cpu", "", True)
+    assert _messages(ResponsesRequest(input=[{"type": "reasoning", "summary": [{"text": ""}]}]), ready) == []
     items = [{"type": "reasoning", "summary": [{"text": text}]} for text in ("one", "two")]
-    assert _messages(ResponsesRequest(input=items), False)[0]["reasoning_content"] == "one\ntwo"
+    assert _messages(ResponsesRequest(input=items), ready)[0]["reasoning_content"] == "one\ntwo"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hotshoe.serve.requests import schema_of_tool
 from tests.serve.conftest import Server
 from tests.support.scripted import make_scripted
 
@@ -182,6 +183,11 @@ def test_requests_at_the_edge_are_answered(scripted: Server) -> None:
     [
         ({"tools": [{}]}, "tools[0]", "type: function"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]", "type: function"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "x", "parameters": {"properties": None}}}]},
+            "tools[0].function.parameters.properties",
+            "tools[0].function.parameters.properties is not an object",
+        ),
         ({"tool_choice": "always"}, "tool_choice", "expected auto"),
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "no tool 'x'"),
         ({"tool_choice": "required", "tools": []}, "tool_choice", "no tools"),
@@ -202,3 +208,8 @@ def test_a_wrong_request(scripted: Server, change: dict[str, Any], param: str | 
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
     assert words in response.json()["error"]["message"]
+
+
+def test_an_empty_schema_of_a_tool_is_that_of_an_object() -> None:
+    """Templates read its properties."""
+    assert schema_of_tool("x", {}) == schema_of_tool("x", None) == {"type": "object", "properties": {}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import PIL.Image
 
 import hotshoe
 from hotshoe.convert import convert
+from hotshoe.runner.media_encoder import MediaEncoder
 from hotshoe.runner.text import TextModel
 from tests.families.row import oracle_class
-from tests.towers.row import TowerRow, found, make_tower_folder
+from tests.towers.row import TowerRow, found, make_tower_folder, picture
 
 __all__ = ["MadeTower"]
 
@@ -24,26 +26,47 @@ Array = np.ndarray[Any, Any]
 class MadeTower:
     """A row with its files. Models stay loaded until ``close``."""
 
+    n_ctx = 256
+
     def __init__(self, name: str, row: TowerRow, folder: Path) -> None:
         self.name, self.row = name, row
         self.folder = make_tower_folder(row, folder / "hf")
-        self.path = convert(self.folder, folder / "model.gguf", "f32")
+        self.published = self.folder if row.nest is None else row.nest(self.folder, folder / "published")
+        self.path = convert(self._text_folder(folder), folder / "model.gguf", "f32")
         self._loaded: dict[str, TextModel] = {}
+
+    def _text_folder(self, folder: Path) -> Path:
+        if not self.row.apart:
+            return self.published
+        getattr(self.oracle, self.row.apart).save_pretrained(folder / "text")
+        for path in self.folder.glob("token*"):
+            shutil.copy(path, folder / "text")
+        return folder / "text"
 
     def file(self, kind: str = "f32") -> Path:
         """The file of the encoder, next to the model's, so that it is found there."""
         path = self.path.with_name(f"mmproj-{kind}.gguf")
         if not path.exists():
-            convert(self.folder, path, kind, projector=True)
+            convert(self.published, path, kind, projector=True)
         return path
 
     def load(self, device: str) -> TextModel:
         if device not in self._loaded:
             self.file()
             self._loaded[device] = hotshoe.load_model(
-                self.path, device, task="text", n_ctx=256, kv_dtype="f32", projector=self.file()
+                self.path, device, task="text", n_ctx=self.n_ctx, kv_dtype="f32", projector=self.file()
             )
         return self._loaded[device]
+
+    def encoder(self, model: TextModel) -> MediaEncoder:
+        found = model.images or model.audio
+        assert found is not None
+        return found
+
+    @property
+    def seen_source(self) -> Any:
+        """What llama.cpp reads too; None if it cannot."""
+        return None if self.row.seen_size is None else picture(*self.row.seen_size)
 
     @functools.cached_property
     def oracle(self) -> Any:

@@ -18,7 +18,7 @@ from tests.families.row import Row, make_folder
 from tests.support.rewrite import Stored
 from tests.support.tiny_text import make_tokenizer
 
-__all__ = ["SIZES", "TowerRow", "found", "picture", "with_tokens"]
+__all__ = ["SIZES", "TowerRow", "found", "picture", "sound", "with_tokens"]
 
 Array = np.ndarray[Any, Any]
 
@@ -110,6 +110,12 @@ class TowerRow:
     whole_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``whole_processor``."""
 
+    nest: Callable[[Path, Path], Path] | None = None
+    """Writes the folder as it is published, from the one that transformers reads; None: they are the same."""
+
+    apart: str = ""
+    """The attribute of the whole model whose folder has the text model; "" if the whole model's folder has it."""
+
     named: Mapping[str, str] = field(default_factory=dict)
     """What ``whole_processor`` calls special tokens of its tokenizer: name, and token."""
 
@@ -147,6 +153,17 @@ def make_tower_folder(row: TowerRow, folder: Path) -> Path:
     assert settings
     (folder / "preprocessor_config.json").write_text(json.dumps(settings | dict(row.stated)))
     return folder
+
+
+def sound(seconds: float) -> Array:
+    """Samples at 16 kHz with tones, pulses and noise, silent at the end: (n,) float32."""
+    n = round(seconds * 16_000)
+    t = np.arange(n) / 16_000
+    noise = np.random.default_rng(n).standard_normal(n)
+    tones = np.sin(2 * np.pi * (300 + 500 * t) * t) + np.sin(2 * np.pi * 1900 * t) * (np.sin(7 * t) > 0)
+    samples = 0.25 * tones + 0.02 * noise
+    samples[n - 600 :] = 0
+    return np.asarray(samples, np.float32)
 
 
 def _rename(folder: Path, starts: Mapping[str, str]) -> None:

@@ -28,6 +28,7 @@ TEXT = [11, 25, 31, 44]
 @pytest.fixture(scope="module")
 def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeTower]:
     made = MadeTower("mllama", ROWS["mllama"], tmp_path_factory.mktemp("attended"))
+    made.file()  # in the folder of the text model, so that it is found
     yield made
     made.close()
 
@@ -143,6 +144,18 @@ def test_earlier_pictures_make_room_and_come_back(tower: MadeTower, main_device:
         _same(back, model.logits([*items[:8], 3, 4])[-1])
 
 
+def test_a_shift_to_a_picture_that_made_room(tower: MadeTower, main_device: str) -> None:
+    """Room for two pictures; the last two of three are removed, so that later rows attend to the first one."""
+    with _load(tower, main_device) as model:
+        items: list[Item] = [i for k in range(3) for i in (_span(model, picture(84, 112 + k)), *TEXT)]
+        with model.sequence() as sequence:
+            sequence.append(*items, 3)
+            sequence.shift(5, 10)
+            logits = sequence.append(4)
+        model.forget()
+        _same(logits, model.logits([*items[:5], 3, 4])[-1])
+
+
 def test_too_many_pictures_at_once(tower: MadeTower, main_device: str) -> None:
     with _load(tower, main_device) as model:
         items: list[Item] = [*(_span(model, picture(84, 112 + i)) for i in range(3)), *TEXT]
@@ -180,6 +193,17 @@ def test_beginnings_that_left_the_cache_come_back(
             found = model.generate([*prompt, _span(model, ONE), *prompt[:40]], max_tokens=4, temperature=0)
             assert found.n_cached > 81
             assert found.tokens == expected
+
+
+def test_beginnings_of_texts_that_were_kept_without_the_encoder(
+    tower: MadeTower, main_device: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"prefix_disk": 1 << 26, "prefix_folder": str(tmp_path)}
+    prompt = [*range(20, 200)]
+    with _load(tower, main_device, projector=False, **options) as model:
+        expected = model.generate(prompt, max_tokens=4, temperature=0).tokens
+    with _load(tower, main_device, **options) as model:
+        assert model.generate(prompt, max_tokens=4, temperature=0).tokens == expected
 
 
 def test_the_token_of_pictures_may_stand_in_a_text(model: TextModel) -> None:

@@ -16,30 +16,30 @@ from tests.towers.row import make_tower_folder
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
-def test_tensors_are_those_of_llama_cpp(made: MadeTower, kind: str) -> None:
-    theirs, ours = getattr(_recorded(made), kind), digests(made.file(kind))
+def test_tensors_are_those_of_llama_cpp(either: MadeTower, kind: str) -> None:
+    theirs, ours = getattr(_recorded(either), kind), digests(either.file(kind))
     differing = {name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)}
-    assert differing == {name for other, _, name in (d.partition(" ") for d in made.row.differing) if other == kind}
+    assert differing == {name for other, _, name in (d.partition(" ") for d in either.row.differing) if other == kind}
 
 
-def test_keys_are_those_of_llama_cpp(made: MadeTower) -> None:
-    theirs, ours = _recorded(made).keys, family_keys(made.file())
+def test_keys_are_those_of_llama_cpp(either: MadeTower) -> None:
+    theirs, ours = _recorded(either).keys, family_keys(either.file())
     differing = {name for name in theirs.keys() | ours.keys() if not _same(theirs.get(name), ours.get(name))}
-    assert {name: ours.get(name) for name in differing} == made.row.keys
+    assert {name: ours.get(name) for name in differing} == either.row.keys
 
 
-def test_names_of_transformers(made: MadeTower, tmp_path: Path) -> None:
-    if not made.row.published:
+def test_names_of_transformers(either: MadeTower, tmp_path: Path) -> None:
+    if not either.row.published:
         pytest.skip("published folders and those that transformers writes have the same names")
-    row = dataclasses.replace(made.row, published={})
+    row = dataclasses.replace(either.row, published={})
     path = convert(make_tower_folder(row, tmp_path / "hf"), tmp_path / "mmproj-f32.gguf", "f32", projector=True)
-    assert digests(path) == digests(made.file())
+    assert digests(path) == digests(either.file())
 
 
-def _recorded(made: MadeTower) -> Recorded:
-    if made.row.unrecorded:
-        pytest.skip(made.row.unrecorded)
-    return read_recorded(made.name)
+def _recorded(either: MadeTower) -> Recorded:
+    if either.row.unrecorded:
+        pytest.skip(either.row.unrecorded)
+    return read_recorded(either.name)
 
 
 def _same(a: object, b: object) -> bool:

@@ -14,8 +14,8 @@ import pytest
 import hotshoe
 from hotshoe.chat import ChatTemplate
 from hotshoe.images import read_image
-from hotshoe.runner.image_encoder import ImageEncoder
 from hotshoe.runner.items import EmbeddingSpan, Item
+from hotshoe.runner.media_encoder import MediaEncoder
 from hotshoe.runner.text import TextModel
 from hotshoe_core.errors import (
     ChatTemplateError,
@@ -50,7 +50,7 @@ def model(tiny: MadeTower, main_device: str) -> TextModel:
     return tiny.load(main_device)
 
 
-def _encoder(model: TextModel) -> ImageEncoder:
+def _encoder(model: TextModel) -> MediaEncoder:
     assert model.images is not None
     return model.images
 
@@ -139,7 +139,7 @@ def test_a_template_that_drops_pictures(model: TextModel) -> None:
         (lambda m: m.generate("<|image_pad|>", images=[ONE, TWO]), "1 places for pictures .* 2 pictures"),
         (lambda m: m.generate("<|image_pad|>", images=[]), "1 places for pictures .* 0 pictures"),
         (lambda m: m.generate([1, 2], images=[ONE]), "expected a text"),
-        (lambda m: m.generate(["a", "b"], images=[ONE]), "images were given for 2 prompts"),
+        (lambda m: m.generate(["a", "b"], images=[ONE]), "pictures were given for 2 prompts"),
         (lambda m: m.generate("a", images=17), "images is 17"),
         (lambda m: m.generate("a", images=[b"nothing"]), "not a picture"),
         (lambda m: m.generate("a", images=[np.zeros((2, 500, 3), np.uint8)]), "at most 200 times"),
@@ -200,11 +200,11 @@ def test_rows_of_another_encoder_are_other_rows(tiny: MadeTower, model: TextMode
 
 
 def test_a_projector_that_does_not_belong_to_the_model(tiny: MadeTower, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is a 'qwen2vl' model; expected an encoder of pictures"):
+    with pytest.raises(ModelError, match="is a 'qwen2vl' model; expected an encoder of pictures or sounds"):
         hotshoe.load_model(tiny.path, "reference", projector=tiny.path)
     with pytest.raises(ModelError, match=r"none\.gguf: the file does not exist"):
         hotshoe.load_model(tiny.path, "reference", projector=tmp_path / "none.gguf")
-    with pytest.raises(ModelError, match="it is the encoder of pictures for another model"):
+    with pytest.raises(ModelError, match="it is the encoder of pictures or sounds for another model"):
         hotshoe.load_model(tiny.file(), "reference")
 
 
@@ -231,11 +231,12 @@ def test_a_file_of_an_encoder_without_a_tensor(tiny: MadeTower, tmp_path: Path) 
 
 def test_a_key_that_the_encoder_does_not_read(tiny: MadeTower) -> None:
     from hotshoe.load_tower import _open, tower_of
+    from hotshoe.media import IMAGE
     from hotshoe.unread_keys import check_all_read
     from hotshoe_core.errors import ModelFileError
 
     with _open(tiny.file()) as file:
-        tower = tower_of(file)
+        tower = tower_of(file, IMAGE)
         file.metadata._values["clip.vision.unknown"] = 3
         file.metadata._values["clip.audio.unknown"] = 3
         with pytest.raises(ModelFileError, match=r"vision\.unknown': is 3, but the model does not read this key"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe.runner.image_encoder import ImageEncoder
+from hotshoe.runner.media_encoder import KeptRows, MediaEncoder
 from hotshoe_core.errors import BackendError, ClosedError
 from tests.towers.made import MadeTower
 from tests.towers.row import picture
@@ -108,7 +108,7 @@ def test_a_library_that_threads_must_not_share_takes_the_turn(tmp_path_factory: 
     with made.load("reference") as model:
         assert model.images is not None
         used: Any = model.images._run
-        assert used.__func__ is ImageEncoder._run_meanwhile
+        assert used.__func__ is MediaEncoder._run_meanwhile
         assert model.images.backend.independent
         model.images.backend.independent = False
         turns: list[Any] = []
@@ -118,7 +118,7 @@ def test_a_library_that_threads_must_not_share_takes_the_turn(tmp_path_factory: 
             turns.append(work)
             return work()
 
-        other = ImageEncoder(loaded, model.tokenizer, run, lambda: None)
+        other = MediaEncoder(loaded, model.tokenizer, run, lambda: None, KeptRows())
         assert other.items("", [picture(60, 70)], add_special=False)
         assert len(turns) == 1
 

@@ -13,7 +13,7 @@ import pytest
 import hotshoe
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.text import TextModel
-from hotshoe_core.errors import ImageError
+from hotshoe_core.errors import ImageError, WeightsError
 from tests.support.rewrite import rewrite
 from tests.towers.made import MadeTower
 from tests.towers.ollama import FORMS, Form, single_file
@@ -94,6 +94,14 @@ def _rows(items: list[Any]) -> np.ndarray[Any, Any]:
             {"qwen25vl.vision.window_size": 56},
             "window_size': is 56, but the model does not read",
         ),
+        ("qwen2.5-vl", {"qwen25vl.vision.fullatt_block_indexes": [float("nan")]}, "expected an array of whole numbers"),
+        ("qwen2.5-vl", {"qwen25vl.vision.block_count": 2_000_000_000}, "2000000000; expected 1 to 1000"),
+        ("qwen3-vl", {"qwen3vl.vision.block_count": 2_000_000_000}, "2000000000; expected 1 to 1000"),
+        (
+            "qwen3-vl",
+            {"qwen3vl.vision.deepstack_visual_indexes": [float("inf")]},
+            "expected an array of whole numbers",
+        ),
         ("mistral3", {"mistral3.vision.attention.head_count": 3}, "3 heads of an even size do not divide"),
         (
             "gemma4-small",
@@ -127,6 +135,22 @@ def test_an_encoder_of_an_unknown_form(tmp_path: Path) -> None:
         pytest.raises(ImageError, match=r"reads no encoder .* inside files of 'llama'; get the model as two files"),
     ):
         model.generate("a", images=[picture(84, 112)])
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("qwen3-vl", "v.patch_embed.weight"), ("mistral3", "v.blk.0.attn_q.weight")]
+)
+def test_an_encoder_with_an_empty_tensor(tmp_path: Path, name: str, tensor: str) -> None:
+    made = MadeTower(name, ROWS[name], tmp_path)
+    one = single_file(FORMS[name, ""], made.path, made.file(), tmp_path / "one" / "model.gguf")
+
+    def cut(tensors: dict[str, Any]) -> None:
+        data, _ = tensors[tensor]
+        tensors[tensor] = np.ascontiguousarray(data[:0]), gguf.GGMLQuantizationType.F32
+
+    odd = rewrite(one, tmp_path / "one" / "odd.gguf", edit=cut)
+    with pytest.raises(WeightsError, match=r"has shape \[0, .*; expected \[32, "):
+        hotshoe.load_model(odd, "reference", **OPTIONS)
 
 
 def test_frames_that_cannot_be_split(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@
     ├── SamplingError           (ValueError)   invalid sampling parameters, or logits that no token can be chosen from
     │   └── GrammarError                       an invalid grammar, or a token that it does not allow
     ├── ImageError              (ValueError)   a picture cannot be read, or the model cannot use it
+    ├── AudioError              (ValueError)   a sound cannot be read, or the model cannot use it
     ├── ChatTemplateError       (ValueError)   a chat template is missing or invalid, or it rejects a conversation
     ├── TraceError              (ValueError)   a trace cannot be written, read or compared
     ├── MissingPackageError     (ImportError)  an optional package is not installed
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from hotshoe_core.contract.memory import BackendMemory
 
 __all__ = [
+    "AudioError",
     "BackendError",
     "CacheFullError",
     "ChatTemplateError",
@@ -274,6 +276,10 @@ class GrammarError(SamplingError):
 
 class ImageError(HotshoeError, ValueError):
     """A picture cannot be read, or the model cannot use it."""
+
+
+class AudioError(HotshoeError, ValueError):
+    """A sound cannot be read, or the model cannot use it."""
 
 
 class ChatTemplateError(HotshoeError, ValueError):

@@ -27,6 +27,8 @@ URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/respon
 """The endpoints that a line can name."""
 _MAX_LINE = 32 << 20  # bytes, as in a request to the server
 _ID = re.compile(r"batch_req_(\d{1,18})")
+_BEGINNING = b'{"id":"batch_req_'
+"""Of a line of the output: what ``Output.write`` writes first."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +248,8 @@ class Output:
         """
         end = 0
         for number, raw in enumerate(self._file, 1):
-            if not raw.endswith(b"\n"):
-                break
+            if not raw.endswith(b"\n") and raw[: len(_BEGINNING)] == _BEGINNING[: len(raw)]:
+                break  # a file of something else is not cut
             end += len(raw)
             try:
                 answer = msgspec.json.decode(raw, type=_Answer)
@@ -270,7 +272,7 @@ class Output:
         if reply.status:
             try:
                 body = msgspec.json.decode(reply.body)
-            except (msgspec.MsgspecError, RecursionError):
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
                 error = {"code": "invalid_response", "message": f"status {reply.status}, and the body is not JSON"}
             else:
                 response = {"status_code": reply.status, "request_id": f"req_{line.number}", "body": body}

@@ -69,6 +69,8 @@ class _Seat:
     is_lost: bool = False
     is_gone: bool = False
     why: str = ""
+    lost_at: float = 0.0
+    """The time of the event loop when it was lost."""
     reviving: asyncio.Task[None] | None = None
     said_busy: bool = False
 
@@ -88,7 +90,8 @@ class Pool:
         self._again: deque[_Work] = deque()
         self._n_flying = 0
         self._changed = asyncio.Event()
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[None] = self._loop.create_future()
 
     async def start(self) -> None:
         """Start all targets at the same time. Raises NoTargetError if none starts, HotshoeError if one is wrong."""
@@ -199,11 +202,12 @@ class Pool:
             self._begin_to_revive(seat)
 
     def _begin_to_revive(self, seat: _Seat) -> None:
+        seat.lost_at = self._loop.time()
         seat.reviving = asyncio.create_task(self._revive(seat))
 
     async def _revive(self, seat: _Seat) -> None:
         """Start a lost target again, as soon as that succeeds."""
-        start, (delay, longest) = asyncio.get_running_loop().time(), _DELAYS
+        delay, longest = _DELAYS
         while True:
             try:
                 await seat.target.start()
@@ -213,22 +217,22 @@ class Pool:
                 seat.is_gone, seat.why = True, str(error)
                 self._say(f"{seat.target.name} will not come back: {error}")
                 self._changed.set()
-            except HotshoeError as error:
+            except Exception as error:  # of the target's options, or in the code: the run must not wait for it
                 self._fail(error)
             else:
                 seat.is_lost = False
                 self._say(f"{seat.target.name} is back")
                 self._changed.set()
                 return
-            waited = asyncio.get_running_loop().time() - start
-            if all(other.is_gone or (other.is_lost and waited > _SECONDS_TO_GIVE_UP) for other in self._seats):
+            long_ago = self._loop.time() - _SECONDS_TO_GIVE_UP
+            if all(other.is_gone or (other.is_lost and other.lost_at < long_ago) for other in self._seats):
                 self._fail(self._none_left())
             if seat.is_gone or self._failure.done():
                 return
             await asyncio.sleep(delay)
             delay = min(2 * delay, longest)
 
-    def _fail(self, error: HotshoeError) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self._failure.done():
             self._failure.set_exception(error)
 

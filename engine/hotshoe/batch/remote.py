@@ -28,17 +28,25 @@ class RemoteServer:
     """A server, by its address."""
 
     def __init__(self, url: str, key: str) -> None:
-        """key: the key to send; "" for none. Raises OptionError if ``url`` is not an address."""
-        if re.fullmatch(r"https?://[^\s/?#@]+(/v1)?/?", url) is None:
+        """key: the key to send; "" for none. Raises OptionError if ``url`` is not an address, or for a key that HTTP
+        cannot send."""
+        if not url.isascii() or re.fullmatch(r"https?://[^\s/?#@]+(/v1)?/?", url) is None:
             raise OptionError(f"--to {url!r}: expected http://HOST:PORT, and commas between several")
         self.name = url.rstrip("/").removesuffix("/v1")
-        parts = urlsplit(self.name)
         try:
+            parts = urlsplit(self.name)
             port = parts.port
         except ValueError:
-            raise OptionError(f"--to {url!r}: the port is not a number from 0 to 65535") from None
+            raise OptionError(f"--to {url!r}: the port is not a number from 0 to 65535, or [ has no ]") from None
+        try:
+            (parts.hostname or "").encode("idna")  # as a connection does
+        except UnicodeError:
+            raise OptionError(f"--to {url!r}: the host has an empty part, or one of more than 63 characters") from None
+        if re.fullmatch(r"[!-~]*", key) is None:
+            raise OptionError("the key has a character that HTTP cannot send; expected visible ASCII characters",
+                              hint="--key KEY, or HOTSHOE_API_KEY")  # fmt: skip
         self._is_secure = parts.scheme == "https"
-        self._address = (parts.hostname or "", port or (443 if self._is_secure else 80))
+        self._address = (parts.hostname or "", (443 if self._is_secure else 80) if port is None else port)
         self._headers = [("host", parts.netloc), ("accept", "application/json"), ("connection", "close")]
         if key:
             self._headers.append(("authorization", f"Bearer {key}"))

@@ -65,11 +65,13 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         metavar="N",
         help=f"requests at a time, for each server or engine. Default: {_PARALLEL}",
     )
+    general = list(parser._actions)
     group.add_argument("--strict", action="store_true", help="refuse fields that would have no effect")
     add_context(parser.add_argument_group("memory"))
     add_runner_options(parser, context=False)
     add_backend_options(parser)
-    parser.set_defaults(run=run, only=True, alias=[], pin=[], keep_alive=None)
+    of_models = [action for action in parser._actions if action not in general]
+    parser.set_defaults(run=run, of_models=of_models, only=True, alias=[], pin=[], keep_alive=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,6 +85,12 @@ def run(args: argparse.Namespace) -> int:
         what = "both MODEL and --to" if args.models else "neither MODEL nor --to"
         hint = "hotshoe batch IN OUT MODEL" + (" --ray; it takes a word after it as the address" if args.ray else "")
         raise OptionError(f"{what} are given; expected one of them", hint=hint)
+    if args.to is None and args.key is not None:
+        raise OptionError("--key has no effect without --to", hint="leave it out")
+    for action in args.of_models if args.to is not None else ():
+        if getattr(args, action.dest) != action.default:
+            what = f"{action.option_strings[0]} has no effect with --to: the servers load their models"
+            raise OptionError(what, hint="leave it out, or give it to hotshoe serve")
     try:
         from hotshoe.batch.lines import Input, Output
 

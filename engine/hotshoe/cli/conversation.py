@@ -15,7 +15,7 @@ from hotshoe.cli.generating import summary
 from hotshoe.cli.options import read_text
 from hotshoe.cli.terminal import Reader, Writer
 from hotshoe.cli.wording import in_options
-from hotshoe_core.errors import ChatTemplateError, HotshoeError, ImageError, InputTooLongError, OptionError
+from hotshoe_core.errors import AudioError, ChatTemplateError, HotshoeError, ImageError, InputTooLongError, OptionError
 from hotshoe_core.errors.text import legible
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ COMMANDS = {
     "/edit": ("", "take back your last message and its answer, and write it again"),
     "/undo": ("", "take back your last message and its answer"),
     "/image": ("FILE", "show this picture to the model, with your next message"),
+    "/audio": ("FILE", "let the model hear this sound, with your next message"),
     "/think": ("on|off", "let the model think before it answers, or not"),
     "/save": ("FILE", "write the conversation to a JSON file"),
     "/load": ("FILE", "go on with a conversation that was saved"),
@@ -43,12 +44,17 @@ COMMANDS = {
 }
 """The commands: their arguments, and what they do."""
 
-_PICTURE = re.compile(
-    r"""(?P<q>['"])(?P<quoted>[^'"]+\.(?:png|jpe?g|webp|gif|bmp|tiff?))(?P=q)"""
-    r"""|(?<!\S)(?P<plain>(?:[^\s'"\\]|\\\ )+\.(?:png|jpe?g|webp|gif|bmp|tiff?))(?=\s|$)""",
-    re.IGNORECASE,
-)
-"""A path in a message, as terminals paste it: in quotes, or with a backslash before each space."""
+
+def _path_of(endings: str) -> re.Pattern[str]:
+    """A path in a message, as terminals paste it: in quotes, or with a backslash before each space."""
+    return re.compile(
+        rf"""(?P<q>['"])(?P<quoted>[^'"]+\.(?:{endings}))(?P=q)"""
+        rf"""|(?<!\S)(?P<plain>(?:[^\s'"\\]|\\\ )+\.(?:{endings}))(?=\s|$)""",
+        re.IGNORECASE,
+    )
+
+
+_PICTURE, _SOUND = _path_of("png|jpe?g|webp|gif|bmp|tiff?"), _path_of("wav|flac|mp3|ogg|opus")
 
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -83,8 +89,8 @@ class Conversation:
         self.saved: Path | None = None
         self._response = _response_template(model) if writer.shows_parts else None
         self._draft = ""
-        self._images: list[str] = []
-        """The pictures of the next message."""
+        self._given: dict[str, list[str]] = {}
+        """The pictures and sounds of the next message, by the name in a saved one."""
         self.start()
 
     def start(self) -> None:
@@ -130,6 +136,7 @@ class Conversation:
             "/edit": lambda _: self.edit(),
             "/undo": lambda _: self.undo(),
             "/image": self.show,
+            "/audio": self.play,
             "/think": self.think,
             "/save": self.save,
             "/load": self.load,
@@ -148,13 +155,24 @@ class Conversation:
         from hotshoe.images import read_image
 
         if not self.model.sees:
-            raise ImageError("this model reads texts only", hint="--mmproj FILE names its encoder of pictures")
+            raise ImageError("this model reads no pictures", hint="--mmproj FILE names its encoder of pictures")
         path = Path(name).expanduser()
         picture = read_image(path)
         for note in picture.notes:
             say(f"({note})")
-        self._images.append(str(path.absolute()))
+        self._given.setdefault("images", []).append(str(path.absolute()))
         say(f"({path.name}: {picture.width} x {picture.height}; it goes with your next message)")
+
+    def play(self, name: str) -> None:
+        """Keep a sound for the next message. Raises AudioError if the model cannot read it."""
+        from hotshoe.audio import read_audio
+
+        if not self.model.hears:
+            raise AudioError("this model reads no sounds", hint="--mmproj FILE names its encoder of sounds")
+        path = Path(name).expanduser()
+        sound = read_audio(path)
+        self._given.setdefault("audio", []).append(str(path.absolute()))
+        say(f"({path.name}: {sound.seconds:.1f} s; it goes with your next message)")
 
     def think(self, given: str) -> None:
         """Set the chat template's variable ``enable_thinking``. Raises OptionError if the template does not have it."""
@@ -227,7 +245,7 @@ class Conversation:
             return None
         last = self.messages[users[-1]]
         text: str = last["content"]
-        self._images = last.get("images", [])
+        self._given = {name: last[name] for name in ("images", "audio") if name in last}
         del self.messages[users[-1] :]
         return text
 
@@ -245,18 +263,15 @@ class Conversation:
             self.take_message(text)
 
     def take_message(self, text: str) -> None:
-        """Answer a message of the user, even if it begins with a slash. Paths of pictures in it show them."""
-        if self.model.sees:
-            for found in _PICTURE.finditer(text):
+        """Answer a message of the user, even if it begins with a slash. Paths of pictures and sounds give them."""
+        for reads, pattern, show in ((self.model.sees, _PICTURE, self.show), (self.model.hears, _SOUND, self.play)):
+            for found in pattern.finditer(text) if reads else ():
                 path = found["quoted"] or found["plain"].replace("\\ ", " ")
                 if _is_file(path):
-                    self.show(path)
+                    show(path)
                     text = text.replace(found[0], "").strip()
-        message: dict[str, Any] = {"role": "user", "content": text}
-        if self._images:
-            message["images"] = self._images
-            self._images = []
-        self.messages.append(message)
+        self.messages.append({"role": "user", "content": text, **self._given})
+        self._given = {}
         self.answer()
 
     def save(self, name: str) -> None:
@@ -300,9 +315,10 @@ def _read_messages(path: Path) -> list[dict[str, Any]]:
             isinstance(message, dict) and message.get("role") in _ROLES and isinstance(message.get("content"), str)
         ):
             raise OptionError(f"{path}: messages[{i}] has no role or no text; {expected}")
-        images = message.get("images", [])
-        if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-            raise OptionError(f"{path}: messages[{i}].images is not a list of paths")
+        for name in ("images", "audio"):
+            given = message.get(name, [])
+            if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+                raise OptionError(f"{path}: messages[{i}].{name} is not a list of paths")
     return messages
 
 
@@ -315,10 +331,11 @@ def _is_file(path: str) -> bool:
 
 
 def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
-    """A message with its pictures as parts of its content."""
-    if not message.get("images"):
+    """A message with its pictures and sounds as parts of its content."""
+    parts: list[dict[str, Any]] = [{"type": "image", "image": path} for path in message.get("images", [])]
+    parts += [{"type": "audio", "audio": path} for path in message.get("audio", [])]
+    if not parts:
         return message
-    parts: list[dict[str, Any]] = [{"type": "image", "image": path} for path in message["images"]]
     return {"role": message["role"], "content": [*parts, {"type": "text", "text": message["content"]}]}
 
 

@@ -37,7 +37,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument(
         "--mmproj",
         action="store_true",
-        help="convert the encoder of pictures, to mmproj-FOLDER-TYPE.gguf",
+        help="convert the encoder of pictures or sounds, to mmproj-FOLDER-TYPE.gguf",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.set_defaults(run=run)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.text import TextModel
     from hotshoe.sampling import Grammar
 
-__all__ = ["add_options", "add_picture_options", "load", "read_grammar", "sampling_options", "summary"]
+__all__ = ["add_options", "add_media_options", "load", "read_grammar", "sampling_options", "summary"]
 
 _SAMPLING = (
     ("temperature", float, 0.8, "how random the choice is; 0: always the most likely token"),
@@ -61,17 +61,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     grammars.add_argument("--format", choices=("json",), help=argparse.SUPPRESS)  # Ollama's name
     add_runner_options(parser)
     add_backend_options(parser)
-    add_picture_options(parser)
+    add_media_options(parser)
 
 
-def add_picture_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which encoder of pictures belongs to the model."""
-    group = parser.add_argument_group("pictures").add_mutually_exclusive_group()
+def add_media_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which encoders of pictures and sounds belong to the model."""
+    group = parser.add_argument_group("pictures and sounds").add_mutually_exclusive_group()
     group.add_argument(
         "--mmproj",
         type=Path,
         metavar="FILE",
-        help="the encoder of pictures; default: the one in the model's folder that belongs to it",
+        help="the encoder of pictures or sounds; default: the one in the model's folder that belongs to it",
     )
     group.add_argument("--no-mmproj", dest="mmproj", action="store_const", const=False, help="read texts only")
 

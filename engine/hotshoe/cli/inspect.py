@@ -149,12 +149,12 @@ def describe_checkpoint(
 
 
 def _reader_of(file: GGUFFile) -> Any:
-    """The class of the model, or of the encoder of pictures, that reads a file. Raises UnknownArchitectureError."""
+    """The class of the model, or of the first encoder, that reads a file. Raises UnknownArchitectureError."""
     if file.architecture != "clip":
         return find_model(file.metadata)
-    from hotshoe.load_tower import tower_of
+    from hotshoe.load_tower import media_of, tower_of
 
-    return type(tower_of(file))
+    return type(tower_of(file, media_of(file)[0]))
 
 
 def _family(find: Callable[[], Any]) -> dict[str, str | None]:

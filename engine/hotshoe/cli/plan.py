@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from hotshoe.cli.generating import add_picture_options
+from hotshoe.cli.generating import add_media_options
 from hotshoe.cli.options import add_backend_options, add_runner_options, load_options
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import bar, show, show_json, table, wrap
@@ -43,7 +43,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON: every layer, and sizes in bytes")
     add_runner_options(parser)
     add_backend_options(parser)
-    add_picture_options(parser)
+    add_media_options(parser)
     parser.set_defaults(run=run)
 
 

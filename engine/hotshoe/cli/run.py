@@ -13,6 +13,7 @@ from hotshoe.cli.options import read_text
 from hotshoe.cli.parsing import CommandParser, Subparsers
 
 if TYPE_CHECKING:
+    from hotshoe.images import Image
     from hotshoe.runner.stream import Stream
     from hotshoe.runner.text import TextModel
     from hotshoe.sampling import Grammar
@@ -41,6 +42,13 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         metavar="FILE",
         help="ask about a picture: PROMPT is then a message if the model has a chat format. May be repeated",
     )
+    parser.add_argument(
+        "--audio",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="ask about a sound: WAV, or any other kind if soundfile is installed. May be repeated",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr which device ran, and how fast")
     parser.set_defaults(run=run)
 
@@ -50,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     grammar = read_grammar(args)
     prompt = _prompt(args)
     with load(args) as model:
-        stream = _stream(model, prompt, args.image, grammar, sampling_options(args))
+        stream = _stream(model, prompt, args.image, args.audio, grammar, sampling_options(args))
         for piece in stream:
             sys.stdout.write(piece)
             sys.stdout.flush()
@@ -61,24 +69,39 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stream(
-    model: TextModel, prompt: str, images: list[Path] | None, grammar: Grammar | None, options: dict[str, Any]
+    model: TextModel,
+    prompt: str,
+    images: list[Path] | None,
+    audio: list[Path] | None,
+    grammar: Grammar | None,
+    options: dict[str, Any],
 ) -> Stream:
-    """Continue the prompt. With pictures, it is a message if the model has a chat format."""
-    if images is None:
+    """Continue the prompt. With pictures or sounds, it is a message if the model has a chat format."""
+    if images is None and audio is None:
         return model.stream(prompt, grammar=grammar, **options)
-    from hotshoe.images import read_image
     from hotshoe_core.errors import ChatTemplateError
 
-    pictures = [read_image(path) for path in images]
-    for path, picture in zip(images, pictures, strict=True):
-        for note in picture.notes:
-            print(f"{path}: {note}", file=sys.stderr)
+    pictures = None if images is None else [_picture(path) for path in images]
     try:
         model.chat_template  # noqa: B018
     except ChatTemplateError:
-        return model.stream(prompt, images=pictures, grammar=grammar, **options)
-    content = [*({"type": "image", "image": picture} for picture in pictures), {"type": "text", "text": prompt}]
+        return model.stream(prompt, images=pictures, audio=audio, grammar=grammar, **options)
+    content = [
+        *({"type": "image", "image": picture} for picture in pictures or ()),
+        *({"type": "audio", "audio": path} for path in audio or ()),
+        {"type": "text", "text": prompt},
+    ]
     return model.stream_chat([{"role": "user", "content": content}], grammar=grammar, **options)
+
+
+def _picture(path: Path) -> Image:
+    """Read a picture, and say on stderr what of it is not used."""
+    from hotshoe.images import read_image
+
+    picture = read_image(path)
+    for note in picture.notes:
+        print(f"{path}: {note}", file=sys.stderr)
+    return picture
 
 
 def _prompt(args: argparse.Namespace) -> str:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._schema import make_layout
     from hotshoe.convert._sizes import ModelSizes, read_sizes, refuse_quantized
     from hotshoe.convert._tokens import tokenizer_metadata
-    from hotshoe.convert._tower import make_tower_layout, read_preprocessor, tower_keys
+    from hotshoe.convert._tower import audio_keys, make_tower_layout, read_preprocessor, tower_keys
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "Rope",
     "Rules",
     "TensorLayout",
+    "audio_keys",
     "convert",
     "expert_keys",
     "find_converter",
@@ -95,7 +96,7 @@ _MODULES = {
     "_schema": ("make_layout",),
     "_sizes": ("ModelSizes", "read_sizes", "refuse_quantized"),
     "_tokens": ("tokenizer_metadata",),
-    "_tower": ("make_tower_layout", "read_preprocessor", "tower_keys"),
+    "_tower": ("audio_keys", "make_tower_layout", "read_preprocessor", "tower_keys"),
     "_wordpiece": ("wordpiece_metadata",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -77,9 +77,19 @@ class Checkpoint:
         Their names are without the first prefix that fits. Raises ModelFileError if config.json has no
         ``vision_config``.
         """
-        inner = self.config.get("vision_config")
+        return self._encoder("vision_config", "the encoder of pictures", prefixes)
+
+    def audio(self, *prefixes: str) -> Checkpoint:
+        """The encoder of sounds, as ``vision`` returns that of pictures: what ``audio_config`` says, and its tensors.
+
+        Raises ModelFileError if config.json has no ``audio_config``.
+        """
+        return self._encoder("audio_config", "the encoder of sounds", prefixes)
+
+    def _encoder(self, key: str, what: str, prefixes: tuple[str, ...]) -> Checkpoint:
+        inner = self.config.get(key)
         if not isinstance(inner, dict):
-            raise self.invalid("vision_config", inner, "an object: the encoder of pictures")
+            raise self.invalid(key, inner, f"an object: {what}")
         starts = ((name, next(filter(name.startswith, prefixes), None)) for name in self.tensors)
         tensors = {name.removeprefix(start): self.tensors[name] for name, start in starts if start is not None}
         return replace(self, config=Settings(dict(inner)), tensors=tensors)

@@ -13,7 +13,7 @@ from hotshoe_core.errors import ModelError, UnknownArchitectureError, similar
 
 __all__ = ["convert", "find_converter"]
 
-_WHAT = {families.CONVERTERS: "which", families.TOWER_CONVERTERS: "whose encoder of pictures"}
+_WHAT = {families.CONVERTERS: "which", families.TOWER_CONVERTERS: "whose encoder of pictures or sounds"}
 
 
 def convert(
@@ -30,7 +30,7 @@ def convert(
     file_type: the type of the large weights: "f32", "f16", "bf16", or a mix of ``hotshoe.quantize.FILE_TYPES`` that
     needs no importance matrix, with the same result as writing f32 and then quantizing. Vectors, norms, expert routers,
     and position and token-type embeddings stay f32, as in files of llama.cpp's converter.
-    projector: write the encoder of pictures instead, as a file of its own (mmproj).
+    projector: write the encoders of pictures and sounds instead, as a file of its own (mmproj).
     progress: called with a fraction from 0 to 1.
     overwrite: replace the file if it exists.
 
@@ -50,7 +50,7 @@ def convert(
 def find_converter(checkpoint: Checkpoint, group: str = families.CONVERTERS) -> Callable[[Checkpoint], FileLayout]:
     """Return the converter of a checkpoint's architecture. Raises UnknownArchitectureError or ModelError.
 
-    group: the entry point group; that of encoders of pictures is ``families.TOWER_CONVERTERS``.
+    group: the entry point group; that of encoders is ``families.TOWER_CONVERTERS``.
     """
     name = checkpoint.architecture or checkpoint.config.get("model_type")
     known = families.names(group)

@@ -29,7 +29,7 @@ __all__ = ["Array", "Recipe", "Rules", "from_groups", "interleave", "match_tenso
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Shape = tuple[int, ...]
 
-_BLOCK = re.compile(r"(?:v\.|enc\.)?blk\.(\d+)\.")
+_BLOCK = re.compile(r"(?:[av]\.|enc\.)?blk\.(\d+)\.")
 # buffers that old versions of transformers saved; they are not weights
 _NOT_WEIGHTS = (
     *(".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias", ".attn.masked_bias"),

@@ -1,4 +1,4 @@
-"""``make_tower_layout``: describe the file of an encoder of pictures (mmproj) by its keys, as ``make_layout`` does."""
+"""``make_tower_layout``: describe the file of an encoder (mmproj) by its keys, as ``make_layout`` does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from hotshoe_core.gguf import Metadata
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.media import Medium
 
-__all__ = ["make_tower_layout", "read_preprocessor", "tower_keys"]
+__all__ = ["audio_keys", "make_tower_layout", "processor_count", "processor_edge", "read_preprocessor", "tower_keys"]
 
 _ARCHITECTURE = "clip"
 
@@ -43,6 +44,29 @@ def read_preprocessor(checkpoint: Checkpoint) -> dict[str, Any]:
     return found
 
 
+def processor_count(checkpoint: Checkpoint, processor: Mapping[str, Any], name: str, usual: int | None = None) -> int:
+    """Read an integer of at least 1 from what ``read_preprocessor`` returned.
+
+    usual: what a missing value means; None if it must be there. Raises ModelFileError if it is missing or invalid.
+    """
+    value = processor.get(name)
+    value = usual if value is None else value
+    if type(value) is not int or not 1 <= value < 2**31:
+        raise checkpoint.invalid(name, value, "a whole number of at least 1, in preprocessor_config.json")
+    return value
+
+
+def processor_edge(checkpoint: Checkpoint, processor: Mapping[str, Any], name: str, edge: str) -> Any:
+    """Return what the object ``name`` of the settings from ``read_preprocessor`` says of ``edge``; None if nothing.
+
+    Raises ModelFileError if ``name`` is not an object.
+    """
+    value = processor.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise checkpoint.invalid(name, value, "an object, in preprocessor_config.json")
+    return (value or {}).get(edge)
+
+
 def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict[str, Any]:
     """Return the keys that all encoders of pictures have.
 
@@ -61,15 +85,16 @@ def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict
     }
     usual |= names
     processor = read_preprocessor(checkpoint)
+    n_layers = vision.count(usual["layers"], REQUIRED)
+    size = vision.integer if n_layers else vision.count  # without layers, there are neither heads nor an MLP
     keys: dict[str, Any] = {
         "vision.projection_dim": checkpoint.text().integer("hidden_size"),
         "vision.image_size": vision.integer(usual["image_size"]),
         "vision.patch_size": vision.integer(usual["patch_size"]),
         "vision.embedding_length": vision.integer(usual["dim"]),
-        # the tower refuses 0 unless it has no blocks
-        "vision.feed_forward_length": vision.count(usual["ff"], REQUIRED),
-        "vision.block_count": vision.count(usual["layers"], REQUIRED),
-        "vision.attention.head_count": vision.count(usual["heads"], REQUIRED),
+        "vision.feed_forward_length": size(usual["ff"], REQUIRED),
+        "vision.block_count": n_layers,
+        "vision.attention.head_count": size(usual["heads"], REQUIRED),
     }
     for name in ("image_mean", "image_std"):
         values = processor.get(name)
@@ -79,26 +104,49 @@ def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict
     return keys
 
 
-def make_tower_layout(
-    checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: Mapping[str, Any], rules: Rules | None = None
-) -> FileLayout:
-    """Describe the file of an encoder of pictures: the given keys, and the tensors that its tower declares.
+def audio_keys(text: Checkpoint, audio: Checkpoint) -> dict[str, Any]:
+    """Return the keys that all encoders of sounds have.
 
-    checkpoint: the whole model. vision: its encoder, from ``Checkpoint.vision``. kind: the type of the projector, which
-    an entry point in "hotshoe.towers" names. keys: metadata by name, without "clip.".
+    text: the text model, whose hidden_size is the width of a row. audio: what ``Checkpoint.audio`` returned; its
+    settings have the names of Whisper's config, or those of most models. Raises ModelFileError if a setting is
+    missing or invalid.
+    """
+
+    def size(*names: str) -> int:
+        return audio.integer(next((name for name in names if name in audio.config), names[0]))
+
+    return {
+        "audio.projection_dim": text.integer("hidden_size"),
+        "audio.embedding_length": size("hidden_size", "d_model"),
+        "audio.feed_forward_length": size("intermediate_size", "encoder_ffn_dim"),
+        "audio.block_count": size("num_hidden_layers", "encoder_layers"),
+        "audio.attention.head_count": size("num_attention_heads", "encoder_attention_heads"),
+        "audio.num_mel_bins": audio.integer("num_mel_bins"),
+        "audio.attention.layer_norm_epsilon": audio.number("layer_norm_eps", 1e-5),
+    }
+
+
+def make_tower_layout(
+    checkpoint: Checkpoint, encoder: Checkpoint, kind: str, keys: Mapping[str, Any], rules: Rules | None = None
+) -> FileLayout:
+    """Describe the file of an encoder: the given keys, and the tensors that its tower declares.
+
+    checkpoint: the whole model. encoder: from ``Checkpoint.vision`` or ``Checkpoint.audio``. kind: the type of the
+    projector, which an entry point in "hotshoe.towers" names. keys: metadata by name, without "clip.".
     rules: what differs between the checkpoint's tensors and the tower's.
 
     Raises ConversionError if tensors are missing, unknown, or of another shape; UnknownArchitectureError if no
     installed distribution has a tower of this kind.
     """
+    tower_class = families.find(families.TOWERS, kind)
+    medium: Medium = tower_class.medium
     metadata: dict[str, Any] = {
-        "clip.has_vision_encoder": True,
-        **({} if "vision.projector_type" in keys else {"clip.projector_type": kind}),
+        f"clip.has_{medium.section}_encoder": True,
+        **({} if f"{medium.section}.projector_type" in keys else {"clip.projector_type": kind}),
         **{f"clip.{key}": value for key, value in keys.items()},
     }
-    tower_class = families.find(families.TOWERS, kind)
     read = Metadata({"general.architecture": _ARCHITECTURE, **metadata}, {}, Path("the file"))
-    for name in ("projector_type", "vision.projector_type"):
+    for name in ("projector_type", f"{medium.section}.projector_type"):
         read.arch.get(name, kind)
     tower = checked_model(checkpoint, tower_class, read, f"the converter of {kind!r}")
-    return FileLayout(_ARCHITECTURE, metadata, match_tensors(vision, tower, rules or Rules(), "v.blk."))
+    return FileLayout(_ARCHITECTURE, metadata, match_tensors(encoder, tower, rules or Rules(), medium.block))

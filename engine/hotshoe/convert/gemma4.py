@@ -16,7 +16,7 @@ from hotshoe.convert import (
     tower_keys,
     windowed_layers,
 )
-from hotshoe.convert._tower import read_preprocessor
+from hotshoe.convert._tower import processor_count, read_preprocessor
 
 if TYPE_CHECKING:
     from hotshoe.convert import Array, Checkpoint, FileLayout, Rope
@@ -177,7 +177,7 @@ def _limits(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     if (pool := vision.integer("pooling_kernel_size", 3)) != 3:
         keys["vision.projector.scale_factor"] = pool
-    if (n := read_preprocessor(checkpoint).get("max_soft_tokens", 280)) != 280:
+    if (n := processor_count(checkpoint, read_preprocessor(checkpoint), "max_soft_tokens", 280)) != 280:
         keys["vision.image_max_pixels"] = n * (vision.integer("patch_size") * pool) ** 2
     return keys
 

@@ -57,6 +57,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the text model, with the converter of its family. Raises as that does."""
     text = _named_as_usual(checkpoint).text(*_PUBLISHED, *_ENCODERS)
     text.config["architectures"] = text.part("text_config").config.get("architectures")
+    if text.architecture == checkpoint.architecture:
+        raise text.invalid("architectures", text.architecture, "that of the text model, in text_config or llm_config")
     return find_converter(text)(text)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Recipe, Rules, make_layout, make_tower_layout, read_rope, read_sizes, tower_keys
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
-from hotshoe.convert._tower import read_preprocessor
+from hotshoe.convert._tower import processor_count, read_preprocessor
 from hotshoe.towers import lfm2
 
 if TYPE_CHECKING:
@@ -73,7 +73,10 @@ def _limits(checkpoint: Checkpoint, pixels: int) -> dict[str, Any]:
             raise checkpoint.refusal(
                 f"{name} is {processor[name]!r:.40}; a file cannot say it, and readers assume {value}"
             )
-    rows = tuple(processor.get(f"{which}_image_tokens", n) for which, n in zip(("min", "max"), _ROWS, strict=True))
+    names = ("min_image_tokens", "max_image_tokens")
+    rows = tuple(processor_count(checkpoint, processor, name, n) for name, n in zip(names, _ROWS, strict=True))
+    if rows[0] > rows[1]:
+        raise checkpoint.refusal(f"min_image_tokens is {rows[0]}, more than max_image_tokens, {rows[1]}")
     if rows == _ROWS:
         return {}
     return {f"vision.image_{which}_pixels": n * pixels for which, n in zip(("min", "max"), rows, strict=True)}

@@ -16,7 +16,7 @@ from hotshoe.convert import (
     tower_keys,
 )
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
-from hotshoe.convert._tower import read_preprocessor
+from hotshoe.convert._tower import processor_edge, read_preprocessor
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -94,13 +94,14 @@ def describe_smolvlm_tower(checkpoint: Checkpoint) -> FileLayout:
     image_size = keys["vision.image_size"]
     if not processor.get("do_image_splitting", True):
         raise checkpoint.refusal("do_image_splitting is false; a file cannot say that pictures are not cut")
-    if processor.get("max_image_size", {}).get("longest_edge", image_size) != image_size:
+    if processor_edge(checkpoint, processor, "max_image_size", "longest_edge") not in (None, image_size):
         raise checkpoint.refusal(f"max_image_size is not image_size, {image_size}; a file has one of them")
+    longest = processor_edge(checkpoint, processor, "size", "longest_edge")
     keys |= {
         "use_gelu": True,
         "vision.attention.layer_norm_epsilon": vision.number("layer_norm_eps", 1e-6),
         "vision.projector.scale_factor": checkpoint.integer("scale_factor", 2),
-        "vision.preproc_image_size": processor.get("size", {}).get("longest_edge", image_size),
+        "vision.preproc_image_size": image_size if longest is None else longest,
     }
     rules = Rules(
         names=SIGLIP_NAMES | {"modality_projection.proj": "mm.model.fc"},

@@ -12,8 +12,9 @@ import numpy as np
 
 from hotshoe.convert import Recipe, Rules, interleave, make_tower_layout, tower_keys
 from hotshoe.convert._settings import Settings
-from hotshoe.convert._tower import read_preprocessor
+from hotshoe.convert._tower import processor_edge, read_preprocessor
 from hotshoe.convert.llama import describe_llama
+from hotshoe.towers.mllama import MAX_TILES
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -60,7 +61,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     text = checkpoint.text(*_OTHERS)
     vocab, image = text.integer("vocab_size"), text.integer("image_token_index", 128_256)
     numbers = text.config.get("cross_attention_layers")
-    if not isinstance(numbers, list) or not all(type(i) is int for i in numbers):
+    if not isinstance(numbers, list) or not numbers or not all(type(i) is int for i in numbers):
         raise text.invalid("cross_attention_layers", numbers, "a list of numbers of layers")
     heads = text.integer("num_attention_heads"), text.integer("num_key_value_heads", 8)
     also = Rules(
@@ -82,6 +83,8 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     vision.expect(hidden_act="gelu")
     keys = tower_keys(checkpoint, vision, heads="attention_heads")
     n_tiles, n_global = vision.integer("max_num_tiles", 4), vision.integer("num_global_layers", 8)
+    if n_tiles > MAX_TILES:
+        raise vision.invalid("max_num_tiles", n_tiles, f"at most {MAX_TILES}")
     keys |= {
         "vision.global.block_count": n_global,
         "vision.intermediate_layers_indices": vision.config.get("intermediate_layers_indices"),
@@ -93,12 +96,12 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     grids = [[h, w] for h in sides for w in sides if h * w <= n_tiles]
     if vision.config.get("supported_aspect_ratios", grids) != grids:
         raise checkpoint.refusal("supported_aspect_ratios is not every grid of max_num_tiles tiles, in order")
-    size = processor.get("size", {}).get("height")
+    size = processor_edge(checkpoint, processor, "size", "height")
     if (size, processor.get("max_image_tiles")) != (keys["vision.image_size"], n_tiles):
         raise checkpoint.refusal("the processor's size or max_image_tiles differs from config.json")
     names = {
         f"global_transformer.layers.{i}.{theirs}": f"v.global.blk.{i}.{ours}"
-        for i in range(n_global)
+        for i in range(min(n_global, len(vision.tensors)))
         for theirs, ours in (*_IN_LAYERS.items(), ("gate_attn", "attn_gate"), ("gate_ffn", "ffn_gate"))
     }
     gates = [f"v.{name}_tile_position_embd.gate" for name in ("pre", "post")] + ["v.tile_position_embd.gate"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hotshoe.convert import Rules, make_layout, make_tower_layout, read_rope, read_sizes, tower_keys
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
-from hotshoe.convert._tower import read_preprocessor
+from hotshoe.convert._tower import processor_count, processor_edge, read_preprocessor
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -36,9 +36,8 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     vision = checkpoint.vision(*_ENCODERS)
     vision.expect(hidden_act="gelu_pytorch_tanh", spatial_merge_size=2)
     smallest, largest = _limits(checkpoint)
-    vision.config["image_size"] = math.isqrt(
-        largest
-    )  # it reads pictures of any size; llama.cpp's converter writes this
+    # it reads pictures of any size; llama.cpp's converter writes this one
+    vision.config["image_size"] = math.isqrt(largest)
     keys = tower_keys(checkpoint, vision) | {
         "use_gelu": True,
         "vision.attention.layer_norm_epsilon": vision.number("layer_norm_eps", 1e-6),
@@ -53,12 +52,8 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
 def _limits(checkpoint: Checkpoint) -> tuple[int, int]:
     """The fewest and the most pixels of a picture. transformers 5 calls them edges."""
     processor = read_preprocessor(checkpoint)
-    size = processor.get("size")
-    edges: dict[str, Any] = size if isinstance(size, dict) else {}
-    found: list[int] = []
-    for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
-        n = processor.get(name, edges.get(edge))
-        if not isinstance(n, int) or not 0 < n < 2**31:
-            raise checkpoint.invalid(name, n, "a number of pixels, in preprocessor_config.json")
-        found.append(n)
-    return found[0], found[1]
+    smallest, largest = (
+        processor_count(checkpoint, processor, name, processor_edge(checkpoint, processor, "size", edge))
+        for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
+    )
+    return smallest, largest

@@ -130,7 +130,11 @@ def _tower_2(checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[s
     biases = [*_PARTS, *(f"{name}.bias" for name in ("ln1", "ln2") if kind == "qwen2vl_merger")]
     biases += [f"{name}.bias" for name in ("attn_out", "ffn_up", "ffn_down", "mm.0", "mm.2")]
     biases.append("v.post_ln.bias" if kind == "qwen2vl_merger" else "ffn_gate.bias")
-    return _tower(checkpoint, vision, kind, keys, _BLOCK_NAMES | _MERGER_NAMES | names, biases)
+    names = _BLOCK_NAMES | _MERGER_NAMES | names
+    if any(name.endswith(".attn.q.weight") for name in vision.tensors):  # Qwen2.5-Omni
+        del names["layers.attn.qkv"]
+        names |= {f"layers.attn.{part}": f"attn_{part}" for part in "qkv"}
+    return _tower(checkpoint, vision, kind, keys, names, biases)
 
 
 def _tower(

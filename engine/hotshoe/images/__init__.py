@@ -1,9 +1,9 @@
 """Images: read pictures from files, bytes and arrays, and make them what an encoder expects."""
 
-from hotshoe.images._messages import flattened, take_images, with_texts
 from hotshoe.images._process import (
     Size,
     center_cropped,
+    check_ratio,
     fit_within,
     in_tiles,
     normalized,
@@ -17,14 +17,12 @@ __all__ = [
     "Image",
     "Size",
     "center_cropped",
+    "check_ratio",
     "fit_within",
-    "flattened",
     "in_tiles",
     "normalized",
     "read_image",
     "resized",
     "smart_size",
-    "take_images",
     "tile_grid",
-    "with_texts",
 ]

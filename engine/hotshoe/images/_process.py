@@ -14,6 +14,7 @@ __all__ = [
     "Filter",
     "Size",
     "center_cropped",
+    "check_ratio",
     "fit_within",
     "in_tiles",
     "normalized",
@@ -42,7 +43,7 @@ def smart_size(height: int, width: int, unit: int, min_pixels: int, max_pixels: 
     Source: smart_resize of Qwen2-VL (Wang et al. 2024, arXiv:2409.12191). Raises ImageError if the longer side is more
     than 200 times the shorter one.
     """
-    _require_ratio(height, width)
+    check_ratio(height, width)
     h, w = max(unit, round(height / unit) * unit), max(unit, round(width / unit) * unit)
     if h * w > max_pixels:
         beta = math.sqrt(height * width / max_pixels)
@@ -77,7 +78,7 @@ def center_cropped(pixels: Array, side: int, filter: Filter) -> Array:
     Raises ImageError if the longer side is more than 200 times the shorter one, because it would become too long.
     """
     h, w = pixels.shape[:2]
-    _require_ratio(h, w)
+    check_ratio(h, w)
     size = Size(int(side * h / w), side) if h > w else Size(side, int(side * w / h))
     top, left = (size.height - side) // 2, (size.width - side) // 2
     return resized(pixels, size, filter)[top : top + side, left : left + side]
@@ -112,7 +113,8 @@ def normalized(pixels: Array, mean: Sequence[float], std: Sequence[float]) -> Ar
     return np.ascontiguousarray(np.moveaxis(values, -1, -3))
 
 
-def _require_ratio(height: int, width: int) -> None:
+def check_ratio(height: int, width: int) -> None:
+    """Raise ImageError if the longer side of a picture is more than 200 times the shorter one."""
     if max(height, width) > _MAX_RATIO * min(height, width):
         raise ImageError(
             f"the picture is {width} x {height}; this model reads pictures whose longer side is at most "

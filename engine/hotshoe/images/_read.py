@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
 import os
 import struct
 import threading
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotshoe.media import IMAGE, read_source
 from hotshoe_core.errors import ImageError, MissingPackageError
-from hotshoe_core.errors.arguments import described, file_path, regular
 from hotshoe_core.errors.text import format_bytes, printable
 
 if TYPE_CHECKING:
     import PIL.Image
 
-__all__ = ["MAX_BYTES", "MAX_PIXELS", "Image", "read_image"]
+__all__ = ["MAX_PIXELS", "Image", "read_image"]
 
 Array = np.ndarray[Any, Any]
 
-MAX_BYTES = 64 << 20
-"""The largest file or text of a picture."""
 MAX_PIXELS = 100_000_000
 """The most pixels of a picture. Decoded, they take 300 MB."""
 _MAX_WEBP_PIXELS = 32_000_000  # its decoder keeps several copies: 30 bytes for each pixel
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-_EXPECTED = "a path, bytes, an open file, a PIL image, an array, or a text that begins with data:"
 _DAMAGED = (
     *(OSError, ValueError, SyntaxError, EOFError, MemoryError, ArithmeticError, LookupError, TypeError, struct.error),
 )
@@ -80,7 +74,7 @@ def read_image(source: Any) -> Image:
     if isinstance(source, pillow.Image):
         _check_size(*source.size)
         return _decoded(source)
-    data = _bytes_of(source)
+    data = read_source(source, IMAGE)
     name = f"the picture {source}" if isinstance(source, os.PathLike) else "the picture"
     what = name
     try:
@@ -88,7 +82,7 @@ def read_image(source: Any) -> Image:
             what = f"{name} ({opened.format}, {opened.width} x {opened.height})"
             _check_size(opened.width, opened.height, _MAX_WEBP_PIXELS if opened.format == "WEBP" else MAX_PIXELS)
             # Pillow joins blocks until it has a line, and copies what it has for each: a wide picture takes seconds
-            opened.decodermaxblock = min(max(opened.decodermaxblock, 8 * opened.width), MAX_BYTES)  # type: ignore[attr-defined]
+            opened.decodermaxblock = min(max(opened.decodermaxblock, 8 * opened.width), IMAGE.max_bytes)  # type: ignore[attr-defined]
             return _decoded(opened)
     except pillow.UnidentifiedImageError:
         start = printable(data[:12].decode("latin-1"), 12)
@@ -120,62 +114,6 @@ def _pillow() -> Any:
     except ImportError:
         raise MissingPackageError("pictures need the package Pillow", hint="pip install pillow") from None
     return PIL.Image
-
-
-def _bytes_of(source: Any) -> bytes:
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return _limited(bytes(source))
-    if isinstance(source, str) and source[:5].lower() == "data:":
-        return _from_data_url(source)
-    if isinstance(source, str) and source[:8].lower().startswith(("http://", "https://", "ftp://", "file://")):
-        raise ImageError(
-            f"the picture is an address, {printable(source, 60)!r}; hotshoe fetches no addresses",
-            hint="download the picture and give its path or its bytes",
-        )
-    if isinstance(source, (str, os.PathLike)):
-        return _from_path(file_path("the picture", source, ImageError))
-    read = getattr(source, "read", None)
-    if callable(read):
-        data = read(MAX_BYTES + 1)
-        if not isinstance(data, bytes):
-            raise ImageError(
-                f"the open file of the picture returned {type(data).__name__}; expected bytes",
-                hint='open it with mode "rb"',
-            )
-        return _limited(data)
-    raise ImageError(f"the picture is {described(source)}; expected {_EXPECTED}")
-
-
-def _from_path(path: Path) -> bytes:
-    try:
-        size = regular(path).stat().st_size
-        if size > MAX_BYTES:
-            raise ImageError(f"{path} has {format_bytes(size)}; expected at most {format_bytes(MAX_BYTES)}")
-        return path.read_bytes()
-    except OSError as error:
-        raise ImageError(f"{path}: the picture cannot be read: {error.strerror or error}") from error
-
-
-def _from_data_url(text: str) -> bytes:
-    head, comma, body = text.partition(",")
-    if not comma or not head.lower().endswith(";base64"):
-        raise ImageError(
-            f"the picture begins with {printable(head, 60)!r}; expected data:image/…;base64, and the file in base64"
-        )
-    if len(body) > MAX_BYTES * 4 // 3 + 4:
-        raise ImageError(f"the picture has more than {format_bytes(MAX_BYTES)}")
-    try:
-        return base64.b64decode(body, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ImageError(f"the picture is not valid base64: {error}") from error
-
-
-def _limited(data: bytes) -> bytes:
-    if len(data) > MAX_BYTES:
-        raise ImageError(f"the picture has more than {format_bytes(MAX_BYTES)}, which is the most")
-    if not data:
-        raise ImageError("the picture is empty: 0 bytes")
-    return data
 
 
 def _check_size(width: int, height: int, most: int = MAX_PIXELS) -> None:

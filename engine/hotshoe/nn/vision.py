@@ -1,15 +1,16 @@
-"""Tower: the base class of encoders that turn pictures into rows of embeddings; the block that most of them repeat."""
+"""Tower: the base class of encoders that turn pictures or sounds into rows of embeddings; the block that most share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from hotshoe.kvcache import UncachedView
+from hotshoe.media import IMAGE, Medium
 from hotshoe.nn.attention import Attention
 from hotshoe.nn.basic import LayerNorm, Norm, RMSNorm
 from hotshoe.nn.batch import Batch
@@ -21,8 +22,6 @@ from hotshoe_core import Tensor
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
 
-if TYPE_CHECKING:
-    from hotshoe.images import Image
 __all__ = [
     "LayerScale",
     "Prepared",
@@ -35,6 +34,7 @@ __all__ = [
     "TowerConfig",
     "TowerGatedMLP",
     "TowerMLP",
+    "TowerSizes",
     "exact_activation",
     "patch_shape",
 ]
@@ -45,11 +45,11 @@ _MAX_SIDE = 1 << 15  # pixels
 
 
 class Prepared(NamedTuple):
-    """A picture as its tower reads it."""
+    """A picture or a sound as its tower reads it."""
 
-    inputs: dict[str, Array]
+    inputs: dict[str, Array] | list[dict[str, Array]]
     """The inputs of the graph: float32 or int32 arrays. One graph computes all pictures with inputs of the same
-    shapes."""
+    shapes. A list: the graph is computed for each, and their rows follow each other."""
 
     notes: Any = None
     """What ``expand`` needs to know of the picture, such as the number of its rows and columns."""
@@ -65,11 +65,15 @@ class Rows(NamedTuple):
     """(n,) or (streams, n) integers, counted from the first row. None: 0, 1, 2, …"""
 
 
-def _channels(name: str) -> Any:
-    """Declare a field of three floats, one for each colour."""
+def _channels(name: str, *, positive: bool = False) -> Any:
+    """Declare a field of three floats from 0 to 1, or of three that are positive: one for each colour."""
 
     def get(metadata: Metadata, _: SimpleNamespace, __: Any) -> tuple[float, ...]:
-        return tuple(float(value) for value in metadata.arch.per_layer(name, 3, float))
+        values = tuple(float(value) for value in metadata.arch.per_layer(name, 3, float))
+        if not all(0 < value < np.inf if positive else 0 <= value <= 1 for value in values):
+            expected = "three positive numbers" if positive else "three numbers from 0 to 1"
+            raise metadata.arch.error(name, f"{list(values)}; expected {expected}")
+        return values
 
     return derived(get)
 
@@ -81,41 +85,15 @@ def _activation(metadata: Metadata, _: SimpleNamespace, __: Any) -> Activation:
     return "gelu_tanh" if metadata.arch.get("use_gelu", False) else "gelu_quick"
 
 
-def exact_activation(metadata: Metadata, found: SimpleNamespace, model: Any) -> Activation:
-    """The activation of encoders whose GELU has no tanh. llama.cpp computes it with tanh, and files name both alike."""
-    named = _activation(metadata, found, model)
-    return "gelu" if named == "gelu_tanh" else named
+class TowerSizes:
+    """What the modules of text models ask a config for, from the fields of an encoder's config."""
 
+    __slots__ = ()
+    n_layers: int
+    heads: int
+    head_dim: int
+    ff: int
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TowerConfig(FileConfig):
-    """The sizes of an encoder of pictures: the keys ``clip.vision.*``."""
-
-    n_layers: int = key("vision.block_count", minimum=1, maximum=1000)
-    dim: int = key("vision.embedding_length", minimum=1)
-    """Elements of a hidden state."""
-    ff: int = key("vision.feed_forward_length", default=0)
-    """Hidden elements of the MLP; 0 if the file does not say."""
-    heads: int = key("vision.attention.head_count", minimum=1, maximum=lambda c: c.dim)
-    head_dim: int = key("vision.attention.head_dim", minimum=1, default=lambda c: c.dim // c.heads)
-    norm_eps: float = key("vision.attention.layer_norm_epsilon", minimum=0)
-    projection_dim: int = key("vision.projection_dim", minimum=1)
-    """Elements of a row that the text model reads."""
-    image_size: int = key("vision.image_size", minimum=1, maximum=_MAX_SIDE)
-    """The side of the pictures that the encoder was trained with, in pixels."""
-    patch_size: int = key("vision.patch_size", minimum=1, maximum=lambda c: c.image_size)
-    """The side of a patch, in pixels."""
-    mean: tuple[float, ...] = _channels("vision.image_mean")
-    std: tuple[float, ...] = _channels("vision.image_std")
-    activation: Activation = derived(_activation)  # noqa: RUF009
-    """The activation of the MLPs."""
-
-    @property
-    def side(self) -> int:
-        """Patches on each side of a square picture."""
-        return self.image_size // self.patch_size
-
-    # what the modules of text models ask a config for
     @property
     def n_heads(self) -> tuple[int, ...]:
         return (self.heads,) * self.n_layers
@@ -137,12 +115,47 @@ class TowerConfig(FileConfig):
         return (self.ff,) * self.n_layers
 
     def window_for(self, layer: int) -> int:
-        """0: a patch sees all patches, unless the tower says otherwise."""
+        """0: each row sees all rows, unless the tower says otherwise."""
         return 0
 
     def rope_for(self, layer: int) -> RoPE | None:
         """The RoPE of a layer; None if it has none."""
         return None
+
+
+def exact_activation(metadata: Metadata, found: SimpleNamespace, model: Any) -> Activation:
+    """The activation of encoders whose GELU has no tanh. llama.cpp computes it with tanh, and files name both alike."""
+    named = _activation(metadata, found, model)
+    return "gelu" if named == "gelu_tanh" else named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerConfig(TowerSizes, FileConfig):
+    """The sizes of an encoder of pictures: the keys ``clip.vision.*``."""
+
+    n_layers: int = key("vision.block_count", minimum=1, maximum=1000)
+    dim: int = key("vision.embedding_length", minimum=1)
+    """Elements of a hidden state."""
+    ff: int = key("vision.feed_forward_length", default=0)
+    """Hidden elements of the MLP; 0 if the file does not say."""
+    heads: int = key("vision.attention.head_count", minimum=1, maximum=lambda c: c.dim)
+    head_dim: int = key("vision.attention.head_dim", minimum=1, default=lambda c: c.dim // c.heads)
+    norm_eps: float = key("vision.attention.layer_norm_epsilon", minimum=0)
+    projection_dim: int = key("vision.projection_dim", minimum=1)
+    """Elements of a row that the text model reads."""
+    image_size: int = key("vision.image_size", minimum=1, maximum=_MAX_SIDE)
+    """The side of the pictures that the encoder was trained with, in pixels."""
+    patch_size: int = key("vision.patch_size", minimum=1, maximum=lambda c: c.image_size)
+    """The side of a patch, in pixels."""
+    mean: tuple[float, ...] = _channels("vision.image_mean")
+    std: tuple[float, ...] = _channels("vision.image_std", positive=True)
+    activation: Activation = derived(_activation)  # noqa: RUF009
+    """The activation of the MLPs."""
+
+    @property
+    def side(self) -> int:
+        """Patches on each side of a square picture."""
+        return self.image_size // self.patch_size
 
 
 def patch_shape(config: Any, _: int) -> tuple[int, int, int, int]:
@@ -219,20 +232,22 @@ class RMSTowerBlock(TowerBlock):
 
 
 class Tower(Module):
-    """Base class of encoders of pictures. A subclass says how a picture becomes inputs, rows and items of a sequence.
+    """Base class of encoders. A subclass says how a picture or a sound becomes inputs, rows and items of a sequence.
 
-    tower.prepare(image)   a picture to the inputs of the graph, with NumPy
+    tower.prepare(source)  a picture or a sound to the inputs of the graph, with NumPy
     tower(inputs)          the graph: inputs to rows of embeddings
     tower.expand(…)        rows to what stands in the sequence
     """
 
     config: Any
     compute_bound = True
+    medium: ClassVar[Medium] = IMAGE
+    """What the encoder reads."""
     blocks: Sequence[TowerBlock]
     marker: ClassVar[str]
-    """The text that a chat template writes for a picture, usually a special token."""
+    """The text that a chat template writes for a picture or a sound, usually a special token."""
     placeholder: ClassVar[str]
-    """What to write for a picture into a text if the chat template writes nothing. It contains the marker once."""
+    """What to write into a text if the chat template writes nothing. It contains the marker once."""
     row_marker: ClassVar[str] = ""
     """The special token that stands for the rows in the text that ``expand`` returns; "" for the marker itself."""
     architectures: ClassVar[frozenset[str]]
@@ -240,8 +255,11 @@ class Tower(Module):
     bidirectional: ClassVar[bool] = False
     """Whether every row of a picture attends to all of its rows in the text model."""
 
-    def prepare(self, image: Image) -> Prepared:
-        """Return the inputs of the graph for a picture. Raises ImageError if the model cannot read it."""
+    def prepare(self, source: Any, /) -> Prepared:
+        """Return the inputs of the graph for a picture (``Image``) or a sound (``Sound``).
+
+        Raises ImageError or AudioError if the model cannot read it.
+        """
         raise NotImplementedError
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
     from hotshoe.placement import PlacementReport
     from hotshoe.runner.contexts import Built
-    from hotshoe.runner.image_encoder import ImageEncoder, LoadedTower
+    from hotshoe.runner.media_encoder import LoadedTower, MediaEncoder
     from hotshoe.runner.params import RunnerParams
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
@@ -62,8 +62,8 @@ class ModelParts:
     file: GGUFFile
     n_ctx: int
     params: RunnerParams
-    tower: LoadedTower | None = None
-    """The encoder of pictures of a text model."""
+    towers: tuple[LoadedTower, ...] = ()
+    """The encoders of pictures and sounds of a text model, one for each medium."""
     n_attended: int = 0
     """The most rows of a picture to which layers of the text model attend; 0 if they attend to none."""
     unused_towers: tuple[str, ...] = ()
@@ -76,8 +76,10 @@ class LoadedModel:
     Use it as a context manager, or call ``close``, to free its memory.
     """
 
-    images: ImageEncoder | None = None
+    images: MediaEncoder | None = None
     """Turns pictures into items of a sequence; None if the model reads no pictures."""
+    audio: MediaEncoder | None = None
+    """Turns sounds into items of a sequence; None if the model reads no sounds."""
 
     def __init__(self, parts: ModelParts) -> None:
         self.tokenizer = parts.tokenizer
@@ -90,7 +92,7 @@ class LoadedModel:
         self.moved: tuple[str, ...] = ()
         """What was moved to other devices because memory ran out, one sentence for each time."""
         self.unused_towers = parts.unused_towers
-        """The files of encoders of pictures that are not used, one sentence with the reason for each."""
+        """The encoders of pictures and sounds that are not used, one sentence with the reason for each."""
         self._file = parts.file
         self._model = parts.model
         self._guard = threading.RLock()
@@ -99,6 +101,21 @@ class LoadedModel:
             from hotshoe_core.inspect.trace import watch  # few processes trace
 
             watch(self.backend, self.about)
+
+    @property
+    def encoders(self) -> list[MediaEncoder]:
+        """The encoders of pictures and sounds that the model has."""
+        return [encoder for encoder in (self.images, self.audio) if encoder is not None]
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model reads pictures."""
+        return self.images is not None
+
+    @property
+    def hears(self) -> bool:
+        """Whether the model reads sounds."""
+        return self.audio is not None
 
     @property
     def about(self) -> dict[str, str]:
@@ -126,9 +143,11 @@ class LoadedModel:
         return {t.name: t for t in bound if t is not None}
 
     def memory(self) -> BackendMemory:
-        """Return the memory that the model and its encoder of pictures use now, by device and layer."""
+        """Return the memory that the model and its encoders of pictures and sounds use now, by device and layer."""
         found = self.backend.memory()
-        return found if self.images is None else self.images.add_to(found)
+        for encoder in self.encoders:
+            encoder.add_to(found)
+        return found
 
     def placement_report(self) -> PlacementReport:
         """Return which device holds which layers, and what was moved because memory ran out during loading."""

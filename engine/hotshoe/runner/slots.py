@@ -266,7 +266,8 @@ class Slots:
     def shift(self, sequence: CachedSequence, keep: int, n: int) -> None:
         """Remove ``n`` rows after the first ``keep``, and move the later rows up. Computes a graph.
 
-        Rows whose cells are shared with another living sequence are computed again, later. Raises GraphError if
+        Rows whose cells are shared with another living sequence are computed again, later. If later rows then attend to
+        a picture that is not in the cache any more, the rows from it on are computed again. Raises GraphError if
         positions cannot be moved.
         """
         refusal = self.shift_refusal(sequence.items)
@@ -290,10 +291,11 @@ class Slots:
             self.cache.remove(slot.number, keep, start)
             self.cache.shift(slot.number, start, -n)
             sequence.items, sequence.edited = items, True
-            sequence.n_computed = keep + len(tail)
             if n and tail:
                 slot.shifted_from = keep if slot.shifted_from is None else min(keep, slot.shifted_from)
             slot.rows += tail
+            sequence.n_computed = self.cache.resume_position(slot.number, len(slot.rows))
+            self._trim(slot, sequence.n_computed)  # the next row may need what is not in the cache any more
             slot.busy = False
         except BaseException:
             self.rollback()

@@ -16,6 +16,7 @@ import numpy as np
 import hotshoe
 from hotshoe.kvcache import make_cache
 from hotshoe.kvcache.buckets import rows_per_octave
+from hotshoe.media import AUDIO, IMAGE
 from hotshoe.runner.base import LoadedModel, ModelParts, T
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
@@ -33,7 +34,6 @@ from hotshoe.sampling import Constraint, Grammar, GrammarVocabulary, Sampler, Sa
 from hotshoe.sampling._grammar import choose_grammar
 from hotshoe_core import AllocationStatus, DeviceType, Memory
 from hotshoe_core.errors import (
-    ImageError,
     InputTooLongError,
     InsufficientMemoryError,
     SamplingError,
@@ -102,10 +102,10 @@ class TextModel(LoadedModel):
             message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
-        if parts.tower is not None:
-            from hotshoe.runner.image_encoder import ImageEncoder  # few models have one
+        if parts.towers:
+            from hotshoe.runner.media_encoder import make_encoders  # few models have one
 
-            self.images = ImageEncoder(parts.tower, self.tokenizer, self._exclusive, self._require_open)
+            self.images, self.audio = make_encoders(parts.towers, self.tokenizer, self._exclusive, self._require_open)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
@@ -177,6 +177,7 @@ class TextModel(LoadedModel):
         params: SamplingParams | None = None,
         *,
         images: Sequence[Any] | None = None,
+        audio: Sequence[Any] | None = None,
         json_schema: Mapping[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: Grammar | Constraint | str | None = None,
@@ -200,6 +201,7 @@ class TextModel(LoadedModel):
         params: Any = None,
         *,
         images: Sequence[Any] | None = None,
+        audio: Sequence[Any] | None = None,
         json_schema: Mapping[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: Any = None,
@@ -210,12 +212,11 @@ class TextModel(LoadedModel):
 
         params, options: how to sample. Options are fields of SamplingParams and replace those of ``params``:
         ``generate("Once", max_tokens=50, temperature=0)``.
-        images: pictures for the prompt, which is a text: paths, bytes, PIL images or arrays, see
-        ``hotshoe.images.read_image``. Each takes the place of one ``model.images.marker`` in the prompt; in a prompt
-        without markers they come first. Raises ImageError if the model reads no pictures.
-        json_schema, regex, grammar: one of them restricts the text: a JSON schema, as a mapping or as JSON text; a
-        regular expression that the whole text matches; a GBNF grammar as text, or a Grammar that you made before.
-        ``hotshoe.sampling.Grammar`` says what each allows. Raises GrammarError for an invalid one.
+        images: pictures for a prompt that is a text, see ``hotshoe.images.read_image``. Each takes the place of one
+        ``model.images.marker``; without markers they come first. Raises ImageError if the model reads no pictures.
+        audio: sounds in the same way: see ``hotshoe.audio.read_audio``. Raises AudioError if the model reads none.
+        json_schema, regex, grammar: one of them restricts the text: a JSON schema (a mapping or JSON text), a regular
+        expression that the whole text matches, or GBNF: see ``hotshoe.sampling.Grammar``. Raises GrammarError.
 
         For a list of prompts, ``params`` and ``grammar`` may be lists too, ``batch_size`` is the most texts that are
         generated at once, and a given ``seed`` is that of the first text; the others get seed + 1, seed + 2, …
@@ -229,13 +230,20 @@ class TextModel(LoadedModel):
         if _is_one(prompt):
             return _whole(
                 self.stream(
-                    prompt, params, images=images, json_schema=json_schema, regex=regex, grammar=grammar, **options
+                    prompt,
+                    params,
+                    images=images,
+                    audio=audio,
+                    json_schema=json_schema,
+                    regex=regex,
+                    grammar=grammar,
+                    **options,
                 )
             )
-        if images is not None:
-            raise ImageError(
-                f"images were given for {len(prompt)} prompts; expected one prompt",
-                hint="start a stream for each: model.stream(prompt, images=…)",
+        for medium in (medium for medium, some in ((IMAGE, images), (AUDIO, audio)) if some is not None):
+            raise medium.error(
+                f"{medium.many} were given for {len(prompt)} prompts; expected one prompt",
+                hint=f"start a stream for each: model.stream(prompt, {medium.option}=…)",
             )
         streams = self._streams(list(prompt), params, choose_grammar(json_schema, regex, grammar), options)
         waiting, running = deque(streams), list[Stream]()
@@ -279,6 +287,7 @@ class TextModel(LoadedModel):
         params: SamplingParams | None = None,
         *,
         images: Sequence[Any] | None = None,
+        audio: Sequence[Any] | None = None,
         json_schema: Mapping[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: Grammar | Constraint | str | None = None,
@@ -291,9 +300,9 @@ class TextModel(LoadedModel):
         and errors are those of ``generate``. Nothing is computed before the first piece is read.
         """
         chosen = choose_grammar(json_schema, regex, grammar)
-        if images is not None:
+        if images is not None or audio is not None:
             self._require_open()
-            prompt = prompt_items(self, prompt, images)
+            prompt = prompt_items(self, prompt, {IMAGE: images, AUDIO: audio})
         return self._stream("the prompt", prompt, _with_options(params, options), chosen, skip_special)
 
     def _stream(
@@ -363,17 +372,12 @@ class TextModel(LoadedModel):
     def prepare_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **options: Any
     ) -> ChatPrompt:
-        """Return a conversation in the model's chat format: as text, and as token ids with a span for each picture.
+        """Return a conversation in the model's chat format: as text, and as ids with a span for each picture and sound.
 
-        Arguments and errors are those of ``chat_prompt``; ImageError for a picture that cannot be read.
+        Arguments and errors are those of ``chat_prompt``; ImageError or AudioError for one that cannot be read.
         """
         self._require_open()
         return prepare_chat(self, messages, tools, options)
-
-    @property
-    def sees(self) -> bool:
-        """Whether the model reads pictures."""
-        return self.images is not None
 
     def chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **options: Any
@@ -433,7 +437,7 @@ class TextModel(LoadedModel):
         with path.open("rb") as file:
             head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
         named = (hotshoe.__version__, head, status.st_size, status.st_mtime_ns, parts.file.nbytes)
-        identity = (*named, params.kv_dtype, self.n_ctx)
+        identity = (*named, params.kv_dtype, self.n_ctx, parts.n_attended)
         folder = None if params.prefix_folder is None else Path(params.prefix_folder)
         return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
 
@@ -441,8 +445,8 @@ class TextModel(LoadedModel):
         with self.engine.lock:
             self.engine.save()
         self._forward.close()
-        if self.images is not None:
-            self.images.close()
+        for encoder in self.encoders:
+            encoder.close()
         super()._free()
 
     def close(self) -> None:

@@ -16,9 +16,9 @@ from hotshoe.serve.requests import (
     Answer,
     RequestError,
     joined,
+    media_part,
     must_call,
     parse,
-    picture,
     schema_of_tool,
 )
 
@@ -113,7 +113,7 @@ def _job(request: MessagesRequest, ready: wire.Ready, unknown: list[str]) -> wir
     if system:
         found.append({"role": "system", "content": system})
     for i, message in enumerate(request.messages):
-        found += _converted(i, message, ready.sees)
+        found += _converted(i, message, ready)
     if not request.messages:
         raise RequestError(400, "messages: at least one message is required", param="messages")
     choice = (request.tool_choice or {"type": "auto"}).get("type")
@@ -163,7 +163,7 @@ def _text(place: str, block: Any) -> str:
     raise RequestError(400, f"{place}: a block of type {kind!r:.40}; this model reads texts only", param=place)
 
 
-def _converted(i: int, message: dict[str, Any], sees: bool) -> list[dict[str, Any]]:
+def _converted(i: int, message: dict[str, Any], ready: wire.Ready) -> list[dict[str, Any]]:
     """A message in OpenAI's form: results of tools are messages of their own."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant", "system"):
@@ -188,8 +188,8 @@ def _converted(i: int, message: dict[str, Any], sees: bool) -> list[dict[str, An
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking", "")))
         elif kind != "redacted_thinking":
-            found_picture = picture(place, block, sees)
-            texts.append(_text(place, block) if found_picture is None else found_picture)
+            found_part = media_part(place, block, ready)
+            texts.append(_text(place, block) if found_part is None else found_part)
     found = list(results)
     if texts or calls or thoughts or not results:
         entry: dict[str, Any] = {"role": role, "content": joined(texts, "\n")}

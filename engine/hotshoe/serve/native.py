@@ -175,7 +175,7 @@ async def props(front: Front, model: str) -> dict[str, Any]:
         "default_generation_settings": {"n_ctx": ready.n_ctx},
         "total_slots": front.max_jobs,
         "chat_template": ready.chat_template,
-        "modalities": {"vision": ready.sees, "audio": False},
+        "modalities": {"vision": ready.sees, "audio": ready.hears},
         "device": ready.device,
         "why": ready.why,
     }

@@ -181,7 +181,13 @@ def _seconds(keep_alive: float | str) -> float | None:
 def capabilities(ready: wire.Ready) -> list[str]:
     """What a model can do, in Ollama's words."""
     kind = {"text": "completion", "embedding": "embedding", "rerank": "rerank"}[ready.task]
-    return [kind, *["tools"] * ready.calls, *["thinking"] * ready.thinks, *["vision"] * ready.sees]
+    return [
+        kind,
+        *["tools"] * ready.calls,
+        *["thinking"] * ready.thinks,
+        *["vision"] * ready.sees,
+        *["audio"] * ready.hears,
+    ]
 
 
 async def _show(front: Front, body: bytes) -> Any:
@@ -235,7 +241,7 @@ async def _chat(front: Front, body: bytes) -> Any:
         raise RequestError(400, f"{request.model} does not support thinking", param="think")
     options = {name: value for name, value in options.items() if name in ready.chat_template}
     job = wire.TextJob(
-        0, messages=plain_messages(request.messages, ready.sees), tools=tools, template_options=options,
+        0, messages=plain_messages(request.messages, ready), tools=tools, template_options=options,
         **_format(request.format),
     )  # fmt: skip
 
@@ -276,7 +282,7 @@ async def _generate(front: Front, body: bytes) -> Any:
         job = wire.TextJob(0, prompt=request.prompt, suffix=request.suffix or None, **_format(request.format))
     else:
         system: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
-        pictures = pictures_of_ollama("images", request.images, ready.sees)
+        pictures = pictures_of_ollama("images", request.images, ready)
         messages: list[dict[str, Any]] = [*system, {"role": "user", "content": joined([*pictures, request.prompt])}]
         job = wire.TextJob(0, messages=messages, **_format(request.format))
     return await _answer(front, request, unknown, job, lambda text, _, __: {"response": text})

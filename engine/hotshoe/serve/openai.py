@@ -187,7 +187,7 @@ async def chat(front: Front, body: bytes) -> Any:
         raise RequestError(400, "reasoning_budget: this model has no reasoning", param="reasoning_budget")
     job = wire.TextJob(
         0, must_call=called, several_calls=request.parallel_tool_calls, reasoning_budget=request.reasoning_budget,
-        messages=plain_messages(request.messages, ready.sees), json_schema=schema_of(request.response_format),
+        messages=plain_messages(request.messages, ready), json_schema=schema_of(request.response_format),
         grammar=request.grammar, tools=tools, template_options=options,
     )  # fmt: skip
     answers = _answers(front, request, [job], params, unknown)

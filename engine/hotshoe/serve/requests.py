@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hotshoe.media import AUDIO, IMAGE, MEDIA, Medium
 from hotshoe.serve import wire
 from hotshoe.serve.processes import BusyError, JobFailedError, ModelProcess, ProcessLostError
 
@@ -22,8 +23,8 @@ __all__ = [
     "fields_of",
     "must_call",
     "joined",
+    "media_part",
     "parse",
-    "picture",
     "pictures_of_ollama",
     "plain_messages",
     "refuse",
@@ -36,7 +37,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 _BAD_INPUT = frozenset(
     {
         *("InputTooLongError", "InputEmptyError", "SamplingError", "GrammarError", "ChatTemplateError"),
-        *("TokenizerError", "ModelError", "ImageError", "CacheFullError"),
+        *("TokenizerError", "ModelError", "ImageError", "AudioError", "CacheFullError"),
     }
 )
 """Errors of a model's process that the request caused."""
@@ -139,10 +140,10 @@ def refuse(request: msgspec.Struct, names: Mapping[str, Iterable[Any]]) -> None:
             raise RequestError(400, f"{name} is not supported", param=name, code="unsupported_parameter")
 
 
-def plain_messages(messages: list[dict[str, Any]], sees: bool) -> list[dict[str, Any]]:
-    """Messages whose contents are texts, or lists of texts and pictures. ``developer`` is ``system``.
+def plain_messages(messages: list[dict[str, Any]], ready: wire.Ready) -> list[dict[str, Any]]:
+    """Messages whose contents are texts, or lists of texts, pictures and sounds. ``developer`` is ``system``.
 
-    sees: whether the model reads pictures. Raises RequestError for a part that the model cannot read, a message without
+    ready: the model. Raises RequestError for a part that the model cannot read, a message without
     a role, and a call that is not valid.
     """
     found = []
@@ -157,8 +158,8 @@ def plain_messages(messages: list[dict[str, Any]], sees: bool) -> list[dict[str,
         if content is None and calls:
             content = ""
         if isinstance(content, list):
-            content = joined([_part_of(f"messages[{i}].content[{j}]", part, sees) for j, part in enumerate(content)])
-        if found_pictures := pictures_of_ollama(f"messages[{i}].images", message.get("images"), sees):
+            content = joined([_part_of(f"messages[{i}].content[{j}]", part, ready) for j, part in enumerate(content)])
+        if found_pictures := pictures_of_ollama(f"messages[{i}].images", message.get("images"), ready):
             content = joined([*found_pictures, *([content] if isinstance(content, str) else content or [])])
         if not isinstance(content, (str, list)):
             raise RequestError(
@@ -228,15 +229,15 @@ def tools_of(tools: list[Any] | None) -> list[dict[str, Any]] | None:
 
 
 def schema_of_tool(place: str, schema: Any) -> dict[str, Any]:
-    """The JSON schema of a tool's arguments; one of an object without properties, if it is missing.
+    """The JSON schema of a tool's arguments; one of an object without properties, if it is missing or empty.
 
     Raises RequestError unless it is an object whose properties are objects: templates and grammars read these.
     """
-    if schema is None:
+    if schema is None or schema == {}:
         return {"type": "object", "properties": {}}
     properties = schema.get("properties", {}) if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
-        what = place if properties is None else f"{place}.properties"
+        what = f"{place}.properties" if isinstance(schema, dict) else place
         raise RequestError(400, f"{what} is not an object; expected a JSON schema", param=what)
     for name, value in properties.items():
         if not isinstance(value, (dict, bool)):
@@ -246,65 +247,75 @@ def schema_of_tool(place: str, schema: Any) -> dict[str, Any]:
     return found
 
 
-def _part_of(place: str, part: Any, sees: bool) -> str | dict[str, Any]:
+def _part_of(place: str, part: Any, ready: wire.Ready) -> str | dict[str, Any]:
     if isinstance(part, dict) and part.get("type") in ("text", "input_text") and isinstance(part.get("text"), str):
         text: str = part["text"]
         return text
-    if (found := picture(place, part, sees)) is not None:
+    if (found := media_part(place, part, ready)) is not None:
         return found
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-    what = "texts and pictures" if sees else "texts only"
     raise RequestError(
-        400, f"{place} is {kind!r:.40}; this model reads {what}", param=place, code="unsupported_content"
+        400, f"{place} is {kind!r:.40}; this model reads {_reads(ready)}", param=place, code="unsupported_content"
     )
 
 
-def picture(place: str, part: Any, sees: bool) -> dict[str, Any] | None:
-    """The picture in a part of OpenAI's or a block of Anthropic's; None if it is another kind of part.
+def _reads(ready: wire.Ready) -> str:
+    """What a model reads, in words."""
+    more = [medium.many for medium, can in ((IMAGE, ready.sees), (AUDIO, ready.hears)) if can]
+    return " and ".join(["texts", *more]) if more else "texts only"
 
-    sees: whether the model reads pictures. Raises RequestError if it does not, or if the part has no picture.
+
+def media_part(place: str, part: Any, ready: wire.Ready) -> dict[str, Any] | None:
+    """The picture or the sound in a part of OpenAI's or a block of Anthropic's; None if it is another kind of part.
+
+    Raises RequestError if the model does not read it, or if the part does not hold the file itself.
     """
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind not in ("image_url", "input_image", "image"):
+    medium = next((medium for medium in MEDIA if kind in medium.types), None)
+    if medium is None:
         return None
-    if not sees:
+    if not (ready.sees if medium is IMAGE else ready.hears):
         raise RequestError(
-            400, f"{place} is a picture; this model reads texts only", param=place, code="unsupported_content"
+            400, f"{place} is a {medium.one}; this model reads {_reads(ready)}", param=place, code="unsupported_content"
         )
-    source = part.get("source")  # Anthropic's
-    if isinstance(source, dict) and source.get("type") == "base64" and isinstance(source.get("data"), str):
-        return _part(f"data:{source.get('media_type', 'image/any')};base64,{source['data']}")
-    url = part.get("image_url") or part.get("image")
+    source, given = part.get("source"), part.get("input_audio")
+    if (
+        isinstance(source, dict) and source.get("type") == "base64" and isinstance(source.get("data"), str)
+    ):  # Anthropic's
+        return _part(medium, f"data:{source.get('media_type', f'{medium.name}/any')};base64,{source['data']}")
+    if isinstance(given, dict) and isinstance(given.get("data"), str):  # OpenAI's; the file itself says its format
+        return _part(medium, f"data:audio/any;base64,{given['data']}")
+    url = part.get(f"{medium.name}_url") or part.get(medium.name)
     url = url.get("url") if isinstance(url, dict) else url
     if isinstance(url, str) and url[:5].lower() == "data:":
-        return _part(url)
+        return _part(medium, url)
     raise RequestError(
-        400, f"{place}: the picture is not in the request; this server fetches no addresses and no stored files: send "
-        "data:image/png;base64,…", param=place, code="invalid_image",
+        400, f"{place}: the {medium.one} is not in the request; this server fetches no addresses and no stored files: "
+        f"send {medium.example}", param=place, code=f"invalid_{medium.name}",
     )  # fmt: skip
 
 
-def pictures_of_ollama(place: str, images: Any, sees: bool) -> list[dict[str, Any]]:
-    """The pictures in Ollama's field ``images``, a list of files in base64. Raises RequestError as ``picture`` does."""
+def pictures_of_ollama(place: str, images: Any, ready: wire.Ready) -> list[dict[str, Any]]:
+    """The pictures in Ollama's field ``images``: files in base64. Raises RequestError as ``media_part`` does."""
     if not images:
         return []
-    if not sees:
-        raise RequestError(400, f"{place}: this model reads texts only", param=place, code="unsupported_content")
+    if not ready.sees:
+        raise RequestError(400, f"{place}: this model reads {_reads(ready)}", param=place, code="unsupported_content")
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
         raise RequestError(400, f"{place} is not a list of texts in base64", param=place)
-    return [_part(f"data:image/any;base64,{image}") for image in images]
+    return [_part(IMAGE, f"data:image/any;base64,{image}") for image in images]
 
 
 def joined(contents: list[str | dict[str, Any]], separator: str = "") -> str | list[dict[str, Any]]:
-    """A content of texts and pictures: one text if there are no pictures, else a list of parts."""
+    """A content of texts, pictures and sounds: one text if there are only texts, else a list of parts."""
     texts = [part for part in contents if isinstance(part, str)]
     if len(texts) == len(contents):
         return separator.join(texts)
     return [{"type": "text", "text": part} if isinstance(part, str) else part for part in contents]
 
 
-def _part(url: str) -> dict[str, Any]:
-    return {"type": "image", "image": url}
+def _part(medium: Medium, url: str) -> dict[str, Any]:
+    return {"type": medium.name, medium.name: url}
 
 
 @dataclass

@@ -16,9 +16,9 @@ from hotshoe.serve.requests import (
     Answer,
     RequestError,
     joined,
+    media_part,
     must_call,
     parse,
-    picture,
     plain_messages,
     refuse,
     schema_of_tool,
@@ -81,7 +81,7 @@ async def responses(front: Front, body: bytes) -> Any:
     params = {ours: value for theirs, ours in names.items() if (value := getattr(request, theirs)) is not None}
     job = wire.TextJob(
         0,
-        messages=plain_messages(_messages(request, ready.sees), ready.sees),
+        messages=plain_messages(_messages(request, ready), ready),
         params=params,
         json_schema=_schema(request.text, unknown),
         tools=tools or None,
@@ -97,7 +97,7 @@ async def responses(front: Front, body: bytes) -> Any:
     return json_response(writer.whole(), answer.ignored)
 
 
-def _messages(request: ResponsesRequest, sees: bool) -> list[dict[str, Any]]:
+def _messages(request: ResponsesRequest, ready: wire.Ready) -> list[dict[str, Any]]:
     """The conversation as messages: what the assistant thought, said and called in one turn is one message."""
     found: list[dict[str, Any]] = []
     if request.instructions:
@@ -111,7 +111,7 @@ def _messages(request: ResponsesRequest, sees: bool) -> list[dict[str, Any]]:
             if item.get("role") == "assistant":
                 _turn(found)["content"] += _text(item.get("content"), place)
             else:
-                found.append({"role": item.get("role"), "content": _content(item.get("content"), place, sees)})
+                found.append({"role": item.get("role"), "content": _content(item.get("content"), place, ready)})
         elif kind in ("function_call", "custom_tool_call"):
             arguments = item.get("arguments") if kind == "function_call" else {"input": item.get("input", "")}
             function = {"name": item.get("name"), "arguments": arguments}
@@ -140,11 +140,11 @@ def _turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return messages[-1]
 
 
-def _content(content: Any, place: str, sees: bool) -> str | list[dict[str, Any]]:
-    """The content of a message, with its pictures."""
+def _content(content: Any, place: str, ready: wire.Ready) -> str | list[dict[str, Any]]:
+    """The content of a message, with its pictures and sounds."""
     if not isinstance(content, list):
         return _text(content, place)
-    parts = [(picture(f"{place}.content[{j}]", part, sees), part) for j, part in enumerate(content)]
+    parts = [(media_part(f"{place}.content[{j}]", part, ready), part) for j, part in enumerate(content)]
     return joined([_text([part], place) if found is None else found for found, part in parts])
 
 

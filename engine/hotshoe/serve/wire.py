@@ -155,6 +155,8 @@ class Ready(msgspec.Struct, tag=True):
     """Whether the model has a chat format."""
     sees: bool = False
     """Whether the model reads pictures."""
+    hears: bool = False
+    """Whether the model reads sounds."""
     chat_template: str = ""
     calls: bool = False
     """Whether the chat format has tools, and their calls can be read."""

@@ -23,6 +23,7 @@ from hotshoe.chat.response import ResponseReader, ResponseTemplate
 from hotshoe.chat.responses import response_template
 from hotshoe.load_options import group_options
 from hotshoe.load_request import LoadRequest
+from hotshoe.media import AUDIO, IMAGE
 from hotshoe.runner.infill import infill_prompt
 from hotshoe.sampling import Grammar
 from hotshoe.serve import wire
@@ -93,7 +94,8 @@ class Worker:
         """What a loaded model says of itself. Sets the response template."""
         about = self._about(model.metadata, _task(model), lambda: model.chat_template.source)
         about.n_ctx, about.nbytes, about.device, about.why = model.n_ctx, model.nbytes, model.device.name, model.why
-        about.sees = about.task == Task.TEXT.value and model.sees
+        if about.task == Task.TEXT.value:
+            about.sees, about.hears = model.sees, model.hears
         about.memory = model.memory().to_json()
         return about
 
@@ -105,7 +107,9 @@ class Worker:
             metadata = request.file.metadata
             task = request.model_class.task
             about = self._about(metadata, task, lambda: from_metadata(metadata, load_tokenizer(metadata)).source)
-            about.sees = request.found_tower is not None
+            about.sees, about.hears = (
+                any(found.tower.medium is medium for found in request.found_towers) for medium in (IMAGE, AUDIO)
+            )
         about.n_ctx, about.nbytes = planned.n_ctx, sum(planned.needs.values())
         return about
 

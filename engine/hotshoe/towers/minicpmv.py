@@ -104,6 +104,7 @@ class MiniCPMV(SigLIP):
     down: Linear = submodule("mm.down", shape=lambda c, i: (c.projection_dim, None))
 
     def prepare(self, image: Image) -> Prepared:
+        images.check_ratio(image.height, image.width)
         c, grid = self.config, self._grid(image)
         size = self._fitting(image.height, image.width, enlarged=grid == (1, 1))
         pixels = images.normalized(images.resized(image.pixels, size, "bicubic"), c.mean, c.std)

@@ -25,22 +25,26 @@ from hotshoe.nn.vision import Prepared, Tower, TowerAttention, TowerBlock, Tower
 from hotshoe_core import Tensor, ops
 from hotshoe_core.gguf import Metadata
 
+MAX_TILES = 16
+"""The most tiles of a picture; the published models have 4."""
 _JOINED = "vision.intermediate_layers_indices"
 _MULTIPLE = 8  # rows of a tile are filled up to a multiple of it, and every row attends to these, too
 
 
 def _joined(metadata: Metadata, found: SimpleNamespace, _: Any) -> tuple[int, ...]:
     numbers = metadata.arch.require(_JOINED, list)
-    if not isinstance(numbers, Iterable) or not all(type(i) is int and 0 <= i < found.n_layers for i in numbers):
+    valid = isinstance(numbers, Iterable) and all(type(i) is int and 0 <= i < found.n_layers for i in numbers)
+    joined = tuple(sorted(set(numbers))) if valid else ()
+    if not joined:
         raise metadata.arch.error(_JOINED, f"expected numbers of layers, 0 to {found.n_layers - 1}")
-    return tuple(sorted(set(numbers)))
+    return joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TowerConfig):
     n_global: int = key("vision.global.block_count", minimum=1, maximum=1000)
     """Layers of the second encoder."""
-    max_tiles: int = key("vision.max_num_tiles", minimum=1, maximum=16)
+    max_tiles: int = key("vision.max_num_tiles", minimum=1, maximum=MAX_TILES)
     joined: tuple[int, ...] = derived(_joined)
     """The layers of the first encoder before which a state becomes part of the rows."""
     n_channels: int = key("vision.num_channels", default=3, minimum=3, maximum=3)
@@ -152,7 +156,7 @@ class Mllama(Tower):
         canvas = np.zeros((grid.height * side, grid.width * side, 3), np.uint8)
         pixels = images.resized(image.pixels, size_within(image, grid, side), "bilinear")
         canvas[: pixels.shape[0], : pixels.shape[1]] = pixels
-        tiles = canvas.reshape(grid.height, side, grid.width, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
+        tiles = images.in_tiles(canvas, side)
         number = np.array([c.grids.index(grid) + 1], np.int32)
         return Prepared({"pixels": images.normalized(tiles, c.mean, c.std), "grid": number})
 
