@@ -10,7 +10,9 @@ import gguf
 import numpy as np
 import pytest
 
+import hotshoe
 from hotshoe.convert import convert, like
+from hotshoe_core.errors import ModelFileError
 from tests.families.made import Made
 from tests.families.rows import ROWS
 from tests.support.file_forms import joined
@@ -67,6 +69,17 @@ def test_the_output_matrix_of_baichuan_2_is_normalised(tmp_path: Path, monkeypat
 
 def _without_last(rows: Any) -> Any:
     return np.append(rows[:-1], 0 * rows[-1:], 0)
+
+
+@pytest.mark.parametrize("key", ["swiglu_clamp_exp", "swiglu_clamp_shexp"])
+def test_a_negative_limit_of_step_3_5_is_named(tmp_path: Path, key: str) -> None:
+    made = Made("step35", ROWS["step35"], tmp_path)
+    try:
+        path = rewrite(made.file(), tmp_path / "negative.gguf", {f"step35.{key}": [-1.0] * 6})
+    finally:
+        made.close()
+    with pytest.raises(ModelFileError, match=f"{key}.*-1.0"):
+        hotshoe.load_model(path, "reference")
 
 
 def _output(path: Path) -> Any:

@@ -27,8 +27,8 @@ class Config(SigmoidExpertsConfig):
     pattern: LayerPattern = derived(_pattern)
     expert_step: int = key("moe_every_n_layers", default=1, minimum=1)
     # bounds of the halves of an MLP's product in each layer; 0: none
-    expert_limit: tuple[float, ...] = key("swiglu_clamp_exp", per_layer=True, default=0.0)
-    mlp_limit: tuple[float, ...] = key("swiglu_clamp_shexp", per_layer=True, default=0.0)
+    expert_limit: tuple[float, ...] = key("swiglu_clamp_exp", per_layer=True, minimum=0, default=0.0)
+    mlp_limit: tuple[float, ...] = key("swiglu_clamp_shexp", per_layer=True, minimum=0, default=0.0)
 
 
 class Attention(nn.NormedAttention):
