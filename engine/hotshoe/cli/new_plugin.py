@@ -46,7 +46,8 @@ _PEP508 = re.compile(r"[A-Z0-9]([A-Z0-9._-]*[A-Z0-9])?", re.ASCII | re.IGNORECAS
 
 _FAMILIES = ("family", "encoder")
 _ARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_CLASSES = {"family": "MyFamilyForCausalLM", "encoder": "EuroBertModel"}  # in templates
+# in templates. Until its author names a class, the test of an encoder compares with EuroBERT
+_CLASSES = {"family": ("MyFamilyForCausalLM",), "encoder": ("MyEncoderModel", "EuroBertModel")}
 _TEST = 'test = ["pytest"]'
 
 
@@ -218,7 +219,9 @@ def _rendered(names: Names, kind: str, transformers: str | None) -> Iterator[tup
     placeholders = (f"my-{kind}", f"hotshoe-my-{kind}", f"hotshoe_my_{kind}", f"My{kind.capitalize()}", "my-arch")
     spelled = dict(zip(placeholders, names)) | {f"my_{kind}": names.name.replace("-", "_")}
     if transformers is not None:
-        spelled |= {_CLASSES[kind]: transformers, _TEST: _TEST.replace("]", ', "torch", "transformers"]')}
+        spelled |= dict.fromkeys(_CLASSES[kind], transformers) | {
+            _TEST: _TEST.replace("]", ', "torch", "transformers"]')
+        }
     pattern = re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))))
 
     def named(text: str) -> str:
