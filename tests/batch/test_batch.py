@@ -64,6 +64,7 @@ def test_lines_of_every_kind(tmp_path: Path) -> None:
     assert "12 of 12 requests are answered already" in again.stderr
 
 
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     """Nothing is lost, nothing is there twice, and what is there is not computed again."""
     n, output = 120, tmp_path / "out.jsonl"
