@@ -188,7 +188,7 @@ def test_a_response_template_that_is_not_valid_is_said_and_the_known_format_used
     model = SimpleNamespace(
         metadata=Metadata({"tokenizer.response_template": '{"version": 2, "fields": {"content": {}}}'}),
         chat_template=SimpleNamespace(source="{{ tools }} <tool_call>"),
-        n_ctx=1, sees=False, nbytes=1, why="", device=SimpleNamespace(name="cpu"),
+        n_ctx=1, sees=False, hears=False, nbytes=1, why="", device=SimpleNamespace(name="cpu"),
         memory=lambda: SimpleNamespace(to_json=dict),
     )  # fmt: skip
     worker = Worker(io.BytesIO(), io.BytesIO())

@@ -128,6 +128,19 @@ def _check_length(n: int, channels: int, rate: int) -> None:
         raise AudioError(f"the sound has {n / rate:.3f} seconds; expected {_MIN_SECONDS} or more")
 
 
+class _Bytes(io.BytesIO):
+    """A file for soundfile. To go before the beginning, as damaged files ask for, changes nothing.
+
+    An error would be printed: a C library calls this.
+    """
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return self.tell()
+
+
 def _decoded(data: bytes, name: str, what: str) -> Sound:
     """Decode any other file. what: how a WAV file is compressed; "" for other files."""
     try:
@@ -140,7 +153,7 @@ def _decoded(data: bytes, name: str, what: str) -> Sound:
             hint="pip install soundfile, or save the sound as WAV",
         ) from None
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
+        with soundfile.SoundFile(_Bytes(data)) as file:
             n, channels, rate = file.frames, file.channels, file.samplerate
             _check_length(n, channels, rate)
             parts, done = [], 0
