@@ -134,9 +134,9 @@ class _Bytes(io.BytesIO):
     An error would be printed: a C library calls this.
     """
 
-    def seek(self, offset: int, whence: int = 0, /) -> int:
+    def seek(self, offset: int, origin: int = 0, /) -> int:
         try:
-            return super().seek(offset, whence)
+            return super().seek(offset, origin)
         except (ValueError, OverflowError):
             return self.tell()
 
