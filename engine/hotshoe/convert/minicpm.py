@@ -32,8 +32,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 def describe_minicpm3(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file of MiniCPM 3, which has latent attention. Raises as ``describe`` does."""
     checkpoint.expect(hidden_act="silu", attention_bias=False)
-    for name, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
-        checkpoint.require(name, value, value)  # files do not have them
+    checkpoint.expect(scale_emb=12, scale_depth=1.4, dim_model_base=256)  # files do not have them
     rotated, plain = checkpoint.integer("qk_rope_head_dim", 32), checkpoint.integer("qk_nope_head_dim", 64)
     sizes, rope = read_sizes(checkpoint, head_dim=rotated), read_rope(checkpoint, "longrope")
     checkpoint.require("v_head_dim", None, sizes.dim // sizes.n_heads)
