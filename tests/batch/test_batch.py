@@ -68,7 +68,7 @@ def test_lines_of_every_kind(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("ctrl_c_raises")
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     """Nothing is lost, nothing is there twice, and what is there is not computed again."""
-    n, output = 300, tmp_path / "out.jsonl"
+    n, output = 120, tmp_path / "out.jsonl"
     source = write(tmp_path / "in.jsonl", texts(n, 16))
     for k in range(3):
         running = subprocess.Popen(command(source, output, *MODEL, "--parallel", "4"), stderr=subprocess.DEVNULL)
