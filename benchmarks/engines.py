@@ -3,8 +3,8 @@
     PYTHON benchmarks/engines.py hotshoe|llama.cpp|mlx-lm '{"file": "F.gguf", "threads": 2, "n_ctx": 545, …}'
 
 Runs under any Python that has the engine; it needs only the engine, NumPy and the standard library. A call is
-``["prompt", 512]``, ``["fresh", 512]``, ``["decode", 512, 32]``, ``["many", 128, 32]`` or ``["start", 512, 32]``. The
-answer has a number for each measured value.
+``["prompt", 512]``, ``["fresh", 512]``, ``["decode", 512, 32]``, ``["many", 128, 32]``, ``["start", 512, 32]`` or
+``["look", 640, 480]``. The answer has a number for each measured value.
 """
 
 from __future__ import annotations

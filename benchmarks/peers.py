@@ -1,8 +1,8 @@
 """The engines that benchmarks/generate.py compares, with their settings, and how each is measured.
 
 A measure is a list as benchmarks/engines.py takes it: ["prompt", tokens], ["fresh", tokens], ["decode", depth, steps],
-["many", depth, steps], ["start", depth, steps], ["generate", depth, steps],
-["look", width, height]. Only one engine computes at a time.
+["many", depth, steps], ["start", depth, steps], ["generate", depth, steps], ["look", width, height]. Only one engine
+computes at a time.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class Job:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for the constructor of an engine in benchmarks/engines.py."""
-        paths = {"file": str(self.file), "projector": self.projector and str(self.projector)}
-        return asdict(self) | paths
+        return asdict(self) | {"file": str(self.file), "projector": self.projector and str(self.projector)}
 
 
 @dataclass(frozen=True)

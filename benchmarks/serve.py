@@ -347,10 +347,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="for each load")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--check", action="store_true", help="compare each answer with that to a single client")
-    parser.add_argument("--long", type=int, default=0, metavar="N", help="prompts of N words arrive meanwhile")
-    parser.add_argument(
-        "--swap", type=int, default=0, metavar="N", help="a conversation of N words, and its model unloaded"
-    )
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--long", type=int, default=0, metavar="N", help="prompts of N words arrive meanwhile")
+    kinds.add_argument("--swap", type=int, default=0, metavar="N", help="a conversation of N words, its model unloaded")
     parser.add_argument("--llama-server", metavar="PATH", help="the program of llama.cpp's server")
     parser.add_argument("--slots", type=int, default=32, help="of llama.cpp's server")
     parser.add_argument("--device", default="cpu")
@@ -358,8 +357,11 @@ def main() -> int:
     parser.add_argument("--ctx", type=int, default=2048)
     parser.add_argument("--sequences", type=int, default=8, help="room in the cache, in texts of --ctx tokens")
     parser.add_argument("--prefix-memory", default="128MiB")
+    args = parser.parse_args()
+    if args.swap and args.llama_server:
+        parser.error("--swap measures hotshoe only; leave out --llama-server")
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(measure(parser.parse_args(), folder))
+        return asyncio.run(measure(args, folder))
 
 
 if __name__ == "__main__":

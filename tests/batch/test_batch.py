@@ -62,12 +62,13 @@ def test_lines_of_every_kind(tmp_path: Path) -> None:
     again = batch(tmp_path / "in.jsonl", tmp_path / "out.jsonl", *MODEL)
     assert again.returncode == 1
     assert "12 of 12 requests are answered already" in again.stderr
+    assert "to have these lines answered again, delete them there" in again.stderr
 
 
 @pytest.mark.usefixtures("ctrl_c_raises")
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     """Nothing is lost, nothing is there twice, and what is there is not computed again."""
-    n, output = 300, tmp_path / "out.jsonl"
+    n, output = 120, tmp_path / "out.jsonl"
     source = write(tmp_path / "in.jsonl", texts(n, 16))
     for k in range(3):
         running = subprocess.Popen(command(source, output, *MODEL, "--parallel", "4"), stderr=subprocess.DEVNULL)
@@ -139,8 +140,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", texts(3)[::-1])
     to = ("--to", "http://127.0.0.1:9")
     for arguments, words in (
-        ((source, output), "neither MODEL nor --to are given"),
-        ((source, output, VERSE, *to), "both MODEL and --to are given"),
+        ((source, output), "neither MODEL nor --to is given"),
+        ((source, output, VERSE, *to), "MODEL and --to are given"),
         ((source, output, *to, "--ray"), "not allowed with"),
         ((source, output, "nowhere.gguf"), "nowhere.gguf does not exist"),
         ((source, output, "--to", "127.0.0.1:80"), "expected http://HOST:PORT"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotshoe.batch import pool as pool_module
+from hotshoe.batch.cluster import connect
 from hotshoe.batch.lines import BadLine, Input, Output, Reply, Request
 from hotshoe.batch.pool import NoTargetError, Pool, TargetGoneError, TargetLostError
 from hotshoe.batch.remote import RemoteServer
+from hotshoe.serve.processes import ModelSpec
 from hotshoe_core.errors import OptionError
 from tests.batch.conftest import line, texts, write
 
@@ -131,6 +136,34 @@ def test_a_request_that_ends_every_server_is_answered_with_an_error() -> None:
     [(number, reply)] = [(number, reply) for number, reply in written if reply is not OK]
     assert (number, reply.status, reply.code) == (3, 0, "server_lost")
     assert "was lost while it worked on this: the connection was closed" in reply.error
+
+
+class FragileTarget:
+    """A server that request 3 ends, and with it everything that it works on."""
+
+    name = "fragile"
+
+    async def start(self) -> None:
+        self._end = asyncio.Event()
+
+    async def answer(self, request: Request) -> Reply:
+        end = self._end
+        if request.number == 3:
+            end.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(end.wait(), 0.002)
+            raise TargetLostError("it ended", started=True)
+        return OK
+
+    async def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_a_request_that_ends_every_server_costs_no_other_request(n_targets: int) -> None:
+    written, _ = run([FragileTarget() for _ in range(n_targets)], requests(40))
+    assert sorted(number for number, _ in written) == list(range(1, 41))
+    assert [(number, reply.code) for number, reply in written if reply is not OK] == [(3, "server_lost")]
 
 
 def test_503_goes_elsewhere_and_stays_if_all_say_it() -> None:
@@ -359,6 +392,33 @@ def test_what_servers_send(answer: bytes, expected: Any) -> None:
         with pytest.raises(TargetLostError, match=expected) as raised:
             asyncio.run(ask())
         assert raised.value.started
+
+
+def test_nodes_of_a_cluster_get_absolute_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A process of Ray runs in a folder of its own. The package is replaced: what it is given is looked at."""
+    given: list[Any] = []
+    actor = SimpleNamespace(remote=lambda *arguments: given.append(arguments))
+    node = {"NodeID": "0123456789", "NodeManagerAddress": "10.0.0.1", "Alive": True, "Resources": {"GPU": 2.0}}
+    ray = ModuleType("ray")
+    ray.__dict__.update(
+        init=lambda **_: None,
+        nodes=lambda: [node, node | {"Alive": False}],
+        remote=lambda _: SimpleNamespace(options=lambda **_: actor),
+    )
+    strategies = ModuleType("ray.util.scheduling_strategies")
+    strategies.__dict__["NodeAffinitySchedulingStrategy"] = lambda node_id, soft: None
+    for module in (ray, ModuleType("ray.util"), strategies):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(tmp_path)
+    spec = ModelSpec("a", "models/a.gguf", None, options={"prefix_folder": "prefixes", "n_threads": 2})
+    engines = connect("auto", [spec], None, 4, False, print)
+    assert [engine.name for engine in engines] == ["10.0.0.1 (01234567, engine 0)", "10.0.0.1 (01234567, engine 1)"]
+    for engine in engines:
+        engine._make()
+    for [sent], *_ in given:
+        assert sent.path == str(tmp_path / "models" / "a.gguf")
+        assert sent.options == {"prefix_folder": str(tmp_path / "prefixes"), "n_threads": 2}
+    assert len(given) == 2
 
 
 def test_a_server_that_is_not_there() -> None:

@@ -158,6 +158,16 @@ def test_files_of_soundfile(kind: str) -> None:
         read_audio(b"nothing of a sound" * 9)
 
 
+def test_a_damaged_file_is_refused_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    """The decoder goes before the beginning of this file."""
+    soundfile = pytest.importorskip("soundfile", reason="AIFF is read with soundfile")
+    out = io.BytesIO()
+    soundfile.write(out, SAMPLES, RATE, format="AIFF")
+    with pytest.raises(AudioError, match=r"begins with 'FORM.*cannot be decoded: Error opening the bytes: "):
+        read_audio(out.getvalue().replace(b"SSND", b"\1SND"))
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("rate", [8000, 11_025, 16_000, 16_001, 22_050, 44_100, 48_000, 96_000])
 def test_resampled_tones_are_tones(rate: int) -> None:
     n = rate // 2 + 7

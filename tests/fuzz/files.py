@@ -26,7 +26,7 @@ from hotshoe_core.errors import HotshoeError
 from tests.fuzz.fault import Fault
 from tests.fuzz.gguf_parts import ARRAY, CODES, STRING, Key, Parts, Row, pack
 
-__all__ = ["SEEDS", "SHARE", "base", "check_message", "damaged", "damaged_bytes", "largest_resident", "run", "setup"]
+__all__ = ["SEEDS", "SHARE", "base", "check_message", "damaged", "damaged_bytes", "measured", "run", "setup"]
 
 SEEDS = (
     *(36, 62, 377),  # NaN: greedy decoding took the first token for the best
@@ -93,20 +93,11 @@ def run(seed: int) -> str:
     rng = random.Random(seed)
     path = Path(_folder[0].name) / "model.gguf"
     path.write_bytes(damaged(base(rng), rng))
-    before, begun = largest_resident(), time.process_time()
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            outcome = _use(path, "reference" if rng.random() < 0.3 else "cpu")
-    except HotshoeError as error:
-        outcome = "refused"
-        check_message(error)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        outcome = measured(lambda: _use(path, "reference" if rng.random() < 0.3 else "cpu"))
     for warning in said:
         _check_text(str(warning.message))
-    if (seconds := time.process_time() - begun) > SECONDS:
-        raise Fault("slow", f"{seconds:.1f} s until {outcome}")
-    if (grown := largest_resident() - before) > RESIDENT:
-        raise Fault("large", f"{grown >> 20} MiB more until {outcome}")
     return outcome
 
 
@@ -131,6 +122,21 @@ def _check_finite(values: np.ndarray[Any, Any]) -> None:
         raise Fault("different", f"{np.isnan(values).sum()} NaN and {np.isinf(values).sum()} infinite of {values.size}")
 
 
+def measured(use: Callable[[], str]) -> str:
+    """Return the outcome of ``use``; "refused" for an error. Faults: too much time or memory, an odd message."""
+    before, begun = _largest_resident(), time.process_time()
+    try:
+        outcome = use()
+    except HotshoeError as error:
+        outcome = "refused"
+        check_message(error)
+    if (seconds := time.process_time() - begun) > SECONDS:
+        raise Fault("slow", f"{seconds:.1f} s until {outcome}")
+    if (grown := _largest_resident() - before) > RESIDENT:
+        raise Fault("large", f"{grown >> 20} MiB more until {outcome}")
+    return outcome
+
+
 def check_message(error: HotshoeError) -> None:
     _check_text(str(error))
     if len(str(error)) > 5000:
@@ -146,7 +152,7 @@ def _check_text(text: str) -> None:
         raise Fault("escape", f"{odd!r} in {text[:200]!r}")
 
 
-def largest_resident() -> int:
+def _largest_resident() -> int:
     try:
         import resource
     except ImportError:  # Windows

@@ -13,14 +13,21 @@ import PIL.Image
 
 import hotshoe
 from hotshoe.convert import convert
+from hotshoe.runner.items import EmbeddingSpan, Item
 from hotshoe.runner.media_encoder import MediaEncoder
 from hotshoe.runner.text import TextModel
 from tests.families.row import oracle_class
 from tests.towers.row import TowerRow, found, make_tower_folder, picture
 
-__all__ = ["MadeTower"]
+__all__ = ["MadeTower", "assert_close"]
 
 Array = np.ndarray[Any, Any]
+
+
+def assert_close(ours: Array, theirs: Array, bound: float) -> None:
+    """bound: the largest error, as a part of the largest value."""
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() <= bound * np.abs(theirs).max()
 
 
 class MadeTower:
@@ -133,6 +140,13 @@ class MadeTower:
     @property
     def row_id(self) -> int:
         return self.load_tokenizer.encode(self.row.tokens[0], add_special=False)[0]
+
+    def ids(self, items: Sequence[Item]) -> list[int]:
+        """The items as transformers reads them: the row token once for each row."""
+        ids: list[int] = []
+        for item in items:
+            ids += [self.row_id] * len(item) if isinstance(item, EmbeddingSpan) else [item]
+        return ids
 
     @functools.cached_property
     def load_tokenizer(self) -> Any:

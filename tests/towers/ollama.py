@@ -73,7 +73,7 @@ def _qwen3_keys(clip: Values) -> Values:
     layers = [i for i, is_one in enumerate(clip.get("vision.is_deepstack_layers", [])) if is_one]
     limits = {"shortest_edge": "image_min_pixels", "longest_edge": "image_max_pixels"}
     return {f"vision.{ours}": clip.get(f"vision.{theirs}", 0) for ours, theirs in limits.items()} | {
-        "vision.deepstack_visual_indexes": layers or [0][:0],
+        "vision.deepstack_visual_indexes": layers,
         "vision.num_channels": 3,
         "vision.temporal_patch_size": 2,
         "vision.rope.freq_base": 10000.0,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hotshoe
@@ -17,7 +18,7 @@ from hotshoe.chat import ChatTemplate
 from hotshoe.cli import main
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.text import TextModel
-from hotshoe_core.errors import AudioError, ImageError, ModelFileError
+from hotshoe_core.errors import AudioError, ImageError, ModelFileError, WeightsError
 from tests.engine.test_audio import wav
 from tests.support.rewrite import rewrite
 from tests.towers.made import MadeTower
@@ -147,6 +148,13 @@ def test_a_file_that_says_the_wrong_medium(tiny: MadeTower, tmp_path: Path) -> N
         ModelFileError, match="'qwen2a' reads sounds, but the file says that its encoder reads pictures"
     ):
         hotshoe.load_model(tiny.path, "reference", projector=wrong)
+
+
+def test_a_tensor_that_the_encoder_does_not_use(tiny: MadeTower, tmp_path: Path) -> None:
+    name = "a.blk.0.unknown.weight"
+    more = rewrite(tiny.file(), tmp_path / "more.gguf", add={name: np.ones((2, 2), np.float32)})
+    with pytest.raises(WeightsError, match=rf"does not use some tensors \(1\): {re.escape(name)}"):
+        hotshoe.load_model(tiny.path, "reference", projector=more)
 
 
 def test_the_page(

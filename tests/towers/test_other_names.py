@@ -28,11 +28,7 @@ def test_up_and_down_may_be_exchanged(tmp_path: Path, main_device: str, name: st
             tensors[up], tensors[down] = tensors[down], tensors[up]
 
     other = rewrite(made.file(), tmp_path / "old.gguf", edit=exchange)
-    with (
-        made.load(main_device) as model,
-        hotshoe.load_model(made.path, main_device, task="text", n_ctx=64, projector=other) as old,
-    ):
-        assert np.array_equal(_rows(old), _rows(model))
+    _check_same_rows(made, other, main_device)
 
 
 def test_an_encoder_of_sound_in_the_same_file(tmp_path: Path, main_device: str) -> None:
@@ -40,11 +36,7 @@ def test_an_encoder_of_sound_in_the_same_file(tmp_path: Path, main_device: str) 
     tensors = {name: np.ones((2, 2), np.float32) for name in ("a.blk.0.ffn_up.weight", "mm.a.input_projection.weight")}
     keys = {"clip.has_audio_encoder": True, "clip.audio.block_count": 1, "clip.audio.projector_type": "gemma4a"}
     both = rewrite(made.file(), tmp_path / "both.gguf", keys, add=tensors)
-    with (
-        made.load(main_device) as model,
-        hotshoe.load_model(made.path, main_device, task="text", n_ctx=64, projector=both) as other,
-    ):
-        assert np.array_equal(_rows(other), _rows(model))
+    _check_same_rows(made, both, main_device)
 
 
 def test_llava_1_6_is_refused(tmp_path: Path, main_device: str) -> None:
@@ -58,6 +50,14 @@ def test_llava_1_6_is_refused(tmp_path: Path, main_device: str) -> None:
     by_tensor = rewrite(made.file(), tmp_path / "tensor.gguf", add=newline)
     with pytest.raises(WeightsError, match=r"model\.image_newline"):
         hotshoe.load_model(made.path, main_device, task="text", n_ctx=64, projector=by_tensor)
+
+
+def _check_same_rows(made: MadeTower, other: Path, device: str) -> None:
+    with (
+        made.load(device) as model,
+        hotshoe.load_model(made.path, device, task="text", n_ctx=64, projector=other) as changed,
+    ):
+        assert np.array_equal(_rows(changed), _rows(model))
 
 
 def _rows(model: TextModel) -> np.ndarray[Any, Any]:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe.runner.items import EmbeddingSpan, Item
+from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.media_encoder import MediaEncoder
 from hotshoe.runner.text import TextModel
+from tests.towers.made import assert_close
 from tests.towers.row import sound
 from tests.towers.sounds import MadeSound
 
@@ -22,28 +23,15 @@ def _encoder(model: TextModel) -> MediaEncoder:
     return model.audio
 
 
-def _close(ours: Array, theirs: Array, bound: float) -> None:
-    assert ours.shape == theirs.shape
-    assert np.abs(ours - theirs).max() <= bound * np.abs(theirs).max()
-
-
-def _ids(heard: MadeSound, items: list[Item]) -> list[int]:
-    """The items as transformers reads them: the row token once for each row."""
-    ids: list[int] = []
-    for item in items:
-        ids += [heard.row_id] * len(item) if isinstance(item, EmbeddingSpan) else [item]
-    return ids
-
-
 def test_rows(heard: MadeSound, device: str) -> None:
     model = heard.load(device)
     for seconds in heard.row.seconds:
         samples = sound(seconds)
         items = _encoder(model).items("", [(samples, RATE)], add_special=False)
-        ids = _ids(heard, items)
+        ids = heard.ids(items)
         embeds, _ = heard.heard(ids, [samples])
         ours = np.concatenate([item.array for item in items if isinstance(item, EmbeddingSpan)])
-        _close(ours, embeds[np.array(ids) == heard.row_id], heard.row.bound)
+        assert_close(ours, embeds[np.array(ids) == heard.row_id], heard.row.bound)
 
 
 @pytest.mark.parametrize("where", ["first", "last", "two", "none"])
@@ -59,8 +47,8 @@ def test_logits(heard: MadeSound, device: str, where: str) -> None:
         "none": ("the quick brown fox", []),
     }[where]
     items = encoder.items(text, [(samples, RATE) for samples in sounds], add_special=False)
-    _, theirs = heard.heard(_ids(heard, items), sounds)
-    _close(model.logits(items), theirs, heard.row.bound)
+    _, theirs = heard.heard(heard.ids(items), sounds)
+    assert_close(model.logits(items), theirs, heard.row.bound)
     with model.sequence() as sequence:  # in pieces, of which the cache keeps the beginning
         last = [(sequence.append(*part), len(sequence) - 1) for part in (items[:2], items[2:3], items[3:]) if part]
-    _close(np.stack([logits for logits, _ in last]), theirs[[row for _, row in last]], heard.row.bound)
+    assert_close(np.stack([logits for logits, _ in last]), theirs[[row for _, row in last]], heard.row.bound)

@@ -8,24 +8,11 @@ import numpy as np
 import pytest
 
 from hotshoe.images import read_image
-from hotshoe.runner.items import EmbeddingSpan, Item
-from tests.towers.made import MadeTower
+from hotshoe.runner.items import EmbeddingSpan
+from tests.towers.made import MadeTower, assert_close
 from tests.towers.row import picture
 
 Array = np.ndarray[Any, Any]
-
-
-def _close(ours: Array, theirs: Array, bound: float) -> None:
-    assert ours.shape == theirs.shape
-    assert np.abs(ours - theirs).max() <= bound * np.abs(theirs).max()
-
-
-def _ids(made: MadeTower, items: list[Item]) -> list[int]:
-    """The items as transformers reads them: the row token once for each row."""
-    ids: list[int] = []
-    for item in items:
-        ids += [made.row_id] * len(item) if isinstance(item, EmbeddingSpan) else [item]
-    return ids
 
 
 def test_pixels(made: MadeTower) -> None:
@@ -47,7 +34,7 @@ def test_prompt(made: MadeTower) -> None:
         pictures = [picture(*size), picture(84, 112)]
         text = f"one {place}{place} and two"
         items = encoder.items(text, pictures, add_special=False)
-        assert _ids(made, items) == made.prompt(text, pictures)
+        assert made.ids(items) == made.prompt(text, pictures)
 
 
 def test_rows(made: MadeTower, device: str) -> None:
@@ -55,7 +42,7 @@ def test_rows(made: MadeTower, device: str) -> None:
     for height, width in made.row.sizes:
         pixels = picture(height, width)
         spans = [i for i in model.images.items("", [pixels], add_special=False) if isinstance(i, EmbeddingSpan)]  # type: ignore[union-attr]
-        _close(np.concatenate([span.array for span in spans]), made.features([pixels]), made.row.bound)
+        assert_close(np.concatenate([span.array for span in spans]), made.features([pixels]), made.row.bound)
 
 
 @pytest.mark.parametrize("where", ["first", "last", "two", "none"])
@@ -72,8 +59,8 @@ def test_logits(made: MadeTower, device: str, where: str) -> None:
         "none": ("the quick brown fox", []),
     }[where]
     items = encoder.items(text, pictures, add_special=False)
-    theirs = made.logits(_ids(made, items), pictures)
-    _close(model.logits(items), theirs, made.row.bound)
+    theirs = made.logits(made.ids(items), pictures)
+    assert_close(model.logits(items), theirs, made.row.bound)
     with model.sequence() as sequence:  # in pieces, of which the cache keeps the beginning
         last = [(sequence.append(*part), len(sequence) - 1) for part in (items[:2], items[2:3], items[3:]) if part]
-    _close(np.stack([logits for logits, _ in last]), theirs[[row for _, row in last]], made.row.bound)
+    assert_close(np.stack([logits for logits, _ in last]), theirs[[row for _, row in last]], made.row.bound)

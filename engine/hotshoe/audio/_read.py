@@ -140,6 +140,9 @@ class _Bytes(io.BytesIO):
         except (ValueError, OverflowError):
             return self.tell()
 
+    def __repr__(self) -> str:
+        return "the bytes"  # errors of soundfile contain it
+
 
 def _decoded(data: bytes, name: str, what: str) -> Sound:
     """Decode any other file. what: how a WAV file is compressed; "" for other files."""

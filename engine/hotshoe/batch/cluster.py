@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +118,14 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
+def _with_absolute_paths(spec: ModelSpec) -> ModelSpec:
+    """A model as a node finds it: its processes run in another folder than this one."""
+    options = spec.options
+    if options.get("prefix_folder") is not None:
+        options = options | {"prefix_folder": os.path.abspath(options["prefix_folder"])}
+    return dataclasses.replace(spec, path=os.path.abspath(spec.path), options=options)
+
+
 def connect(
     address: str,
     specs: Sequence[ModelSpec],
@@ -126,7 +136,8 @@ def connect(
 ) -> list[RayEngine]:
     """Join a cluster; return its engines. Each takes one CPU, and the GPU if the node has one, of what Ray counts.
 
-    address: of the cluster, or "auto" for the one that runs here. Raises OptionError if it does not exist.
+    address: of the cluster, or "auto" for the one that runs here. specs: a relative path is that of this machine's
+    folder, and nodes get it as an absolute one. Raises OptionError if the cluster does not exist.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -136,6 +147,7 @@ def connect(
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise OptionError(f"--ray {address}: {_first_line(error)}", hint="start a cluster: ray start --head") from None
     found = []
+    sent = [_with_absolute_paths(spec) for spec in specs]
     for node in ray.nodes():
         n_gpus = int(node["Resources"].get("GPU", 0))
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -143,7 +155,7 @@ def connect(
         actor = ray.remote(NodeEngine).options(scheduling_strategy=place, **options)
 
         def make(actor: Any = actor) -> Any:
-            return actor.remote(specs, memory, parallel, strict)
+            return actor.remote(sent, memory, parallel, strict)
 
         if node["Alive"]:
             found += [RayEngine(node, i, make, say) for i in range(n_gpus or 1)]

@@ -242,7 +242,7 @@ class Output:
         self._file.close()
 
     def resume(self, requests: Input) -> None:
-        """Mark the requests that have an answer, and remove a line that was written by half.
+        """Mark the requests that have an answer, and remove a half-written line at the end.
 
         Raises OptionError for a line that is not an answer.
         """

@@ -15,7 +15,7 @@ from hotshoe_core.errors import HotshoeError
 __all__ = ["NoTargetError", "Pool", "Target", "TargetGoneError", "TargetLostError"]
 
 _LOST = "server_lost"
-_MAX_LOSSES = 3
+_MAX_TRIES = 3
 _SECONDS_BUSY = 1.0
 _SECONDS_TO_GIVE_UP = 60.0
 _DELAYS = 0.5, 10.0  # seconds between attempts to reach a lost target: the first, and the longest
@@ -52,13 +52,18 @@ class Target(Protocol):
         """End it, if the pool started it."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Work:
     """A line, and where it failed."""
 
     request: Request
     failed: list[str] = field(default_factory=list)
     """The names of the targets that were lost, or were not available, while they worked on it."""
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it is tried for the last time. It is then alone, as another line may be what ended its targets."""
+        return len(self.failed) == _MAX_TRIES - 1
 
 
 @dataclass
@@ -72,14 +77,17 @@ class _Seat:
     lost_at: float = 0.0
     """The time of the event loop when it was lost."""
     reviving: asyncio.Task[None] | None = None
+    flying: list[_Work] = field(default_factory=list)
+    """What the target works on."""
     said_busy: bool = False
 
 
 class Pool:
     """Answers lines with several targets. Each gets the next line when it is free.
 
-    A line whose target is lost, or answers status 429 or 503, goes to another one, or to the same one later. The first
-    does not happen more than three times: a request that ends every server is answered with an error.
+    A line whose target is lost, or answers status 429 or 503, goes to another one, or to the same one later. A third
+    loss or status 503 is its answer: a request may be what ends every server. The third time its target works on
+    nothing else, so that a line is not blamed for another one.
     """
 
     def __init__(self, targets: Sequence[Target], parallel: int, say: Callable[[str], None]) -> None:
@@ -88,7 +96,6 @@ class Pool:
         self._parallel = parallel
         self._say = say
         self._again: deque[_Work] = deque()
-        self._n_flying = 0
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
@@ -140,22 +147,22 @@ class Pool:
             except TargetLostError as error:
                 self._lose(seat, error)
                 if not error.started:
-                    self._return(work)
+                    self._return(seat, work)
                     continue
                 reply = Reply(0, code=_LOST, error=f"{seat.target.name} was lost while it worked on this: {error}")
             if reply.status == 429:
-                self._return(work)
-                self._say_busy(seat, reply)
+                self._return(seat, work)
+                self._say_busy(seat)
                 await asyncio.sleep(_SECONDS_BUSY if reply.retry_after is None else reply.retry_after)
                 continue
             if reply.status == 503 or reply.code == _LOST:
                 work.failed.append(seat.target.name)
-                if len(work.failed) < _MAX_LOSSES:
-                    self._return(work)
+                if len(work.failed) < _MAX_TRIES:
+                    self._return(seat, work)
                     if reply.status:
                         await asyncio.sleep(_SECONDS_BUSY if reply.retry_after is None else reply.retry_after)
                     continue
-            self._n_flying -= 1
+            seat.flying.remove(work)
             self._write(work.request, reply)
             self._changed.set()
 
@@ -163,17 +170,22 @@ class Pool:
         """The next line for a target, when it can be used and there is one; None when all lines are answered."""
         while True:
             if not seat.is_lost and (work := self._next(seat)) is not None:
-                self._n_flying += 1
+                seat.flying.append(work)
                 return work
-            if seat.is_gone or (self._is_exhausted and not self._again and not self._n_flying):
+            is_flying = any(other.flying for other in self._seats)
+            if seat.is_gone or (self._is_exhausted and not self._again and not is_flying):
                 return None
             self._changed.clear()
             await self._changed.wait()
 
     def _next(self, seat: _Seat) -> _Work | None:
+        if any(work.is_suspect for work in seat.flying):
+            return None
         usable = [other.target.name for other in self._seats if not other.is_lost]
         for work in self._again:
             if seat.target.name not in work.failed or all(name in work.failed for name in usable):
+                if work.is_suspect and seat.flying:
+                    return None
                 self._again.remove(work)
                 return work
         for line in self._lines:
@@ -185,12 +197,12 @@ class Pool:
             self._changed.set()
         return None
 
-    def _return(self, work: _Work) -> None:
-        self._n_flying -= 1
+    def _return(self, seat: _Seat, work: _Work) -> None:
+        seat.flying.remove(work)
         self._again.append(work)
         self._changed.set()
 
-    def _say_busy(self, seat: _Seat, reply: Reply) -> None:
+    def _say_busy(self, seat: _Seat) -> None:
         if not seat.said_busy:
             seat.said_busy = True
             self._say(f"{seat.target.name} is busy (status 429): its requests wait, or go elsewhere")

@@ -65,7 +65,7 @@ class RemoteServer:
         return await self._ask("POST", request.url, request.body)
 
     async def stop(self) -> None:
-        """Nothing: each request closes its connection."""
+        """Do nothing: each request closes its connection."""
 
     async def _ask(self, method: str, path: str, body: bytes) -> Reply:
         try:

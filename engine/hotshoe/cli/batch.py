@@ -32,8 +32,8 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         usage="%(prog)s [options] IN OUT [MODEL ...]",
         help="answer the requests of a file: OpenAI's batch format, on one machine or many",
         description="Answer each line of IN, a request in OpenAI's batch format, and write the answers to OUT as they "
-        "come. If OUT exists, go on: what it answers is not computed again. Exit code: 1 if a line has no answer with "
-        "status 200.",
+        "come. If OUT exists, go on: what it answers is not computed again. Exit code: 1 if OUT has an answer with an "
+        "error.",
     )
     parser.add_argument("input", type=Path, metavar="IN", help="a file with one JSON object on each line")
     parser.add_argument("output", type=Path, metavar="OUT", help="the file for the answers")
@@ -75,16 +75,19 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer what is not answered yet. Returns 1 if a line has no answer with status 200."""
+    """Answer the lines of IN that OUT does not answer yet. Returns 1 if OUT then has an answer with an error, else 0.
+
+    Raises HotshoeError for options, files and models that cannot be used.
+    """
     from hotshoe_core.errors import MissingPackageError, OptionError
     from hotshoe_core.errors.install import pip_install
 
     if args.parallel < 1:
         raise OptionError(f"--parallel is {args.parallel}; expected 1 or more")
     if bool(args.models) == (args.to is not None):
-        what = "both MODEL and --to" if args.models else "neither MODEL nor --to"
+        what = "MODEL and --to are" if args.models else "neither MODEL nor --to is"
         hint = "hotshoe batch IN OUT MODEL" + (" --ray; it takes a word after it as the address" if args.ray else "")
-        raise OptionError(f"{what} are given; expected one of them", hint=hint)
+        raise OptionError(f"{what} given; expected one of them", hint=hint)
     if args.to is None and args.key is not None:
         raise OptionError("--key has no effect without --to", hint="leave it out")
     for action in args.of_models if args.to is not None else ():
@@ -159,6 +162,8 @@ class _Run:
                 f"{self._n_written} answers in {seconds:.1f} s; {n} of {self._n} requests are answered, "
                 f"{self._output.n_wrong} of them with an error"
             )
+            if self._output.n_wrong:
+                _say(f"{self._output.path} has the errors; to have these lines answered again, delete them there")
         return 1 if self._output.n_wrong else 0
 
     async def _answer(self, targets: list[Target]) -> None:

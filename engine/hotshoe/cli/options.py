@@ -205,15 +205,28 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
         help="memory for earlier states of recurrent models, from which other texts can go on; default: 64MiB",
     )
     group.add_argument(
-        "--prefix-memory", type=SIZE, metavar="SIZE", help="memory for beginnings that the cache has no more room for"
+        "--prefix-memory",
+        type=SIZE,
+        metavar="SIZE",
+        help="memory for the beginnings of texts that the cache has no more room for; default: none, and 1GiB in serve",
     )
     group.add_argument(
-        "--prefix-disk", type=SIZE, metavar="SIZE", help="room on the disk for them; they outlive the process"
+        "--prefix-disk",
+        type=SIZE,
+        metavar="SIZE",
+        help="room on the disk for them; they outlive the process. Default: none, and 4GiB in serve",
     )
-    group.add_argument("--prefix-folder", metavar="FOLDER", help="where: files that hold the tokens of prompts")
+    group.add_argument(
+        "--prefix-folder",
+        metavar="FOLDER",
+        help="where: files that hold the tokens of prompts. Default in serve: prefixes in hotshoe's cache folder",
+    )
     if sequences:
         group.add_argument(
-            "--sequences", type=int, metavar="N", help="size of the cache, in texts of --ctx tokens; default: 1"
+            "--sequences",
+            type=int,
+            metavar="N",
+            help=f"size of the cache, in texts of --ctx tokens; default: {'1' if context else '4, or as many as fit'}",
         )
 
 

@@ -33,11 +33,8 @@ class Medium:
     """Where such a part may hold it."""
     expected: str
     """What a source may be."""
-
-    @property
-    def example(self) -> str:
-        """The beginning of an address that holds the file itself."""
-        return f"data:{self.name}/{'png' if self.name == 'image' else 'wav'};base64,…"
+    example: str
+    """The beginning of an address that holds the file itself."""
 
 
 IMAGE = Medium(
@@ -52,6 +49,7 @@ IMAGE = Medium(
     types=("image", "image_url", "input_image"),
     keys=("image", "image_url", "path", "url", "base64", "data"),
     expected="a path, bytes, an open file, a PIL image, an array, or a text that begins with data:",
+    example="data:image/png;base64,…",
 )
 AUDIO = Medium(
     name="audio",
@@ -65,5 +63,6 @@ AUDIO = Medium(
     types=("audio", "input_audio", "audio_url"),
     keys=("audio", "input_audio", "audio_url", "path", "url", "base64", "data"),
     expected="a path, bytes, an open file, a pair (array, samples per second), or a text that begins with data:",
+    example="data:audio/wav;base64,…",
 )
 MEDIA = (IMAGE, AUDIO)

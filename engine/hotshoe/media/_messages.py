@@ -96,11 +96,10 @@ def with_texts(messages: Sequence[Any], change: Callable[[str], str]) -> list[An
 
 def flattened(messages: Sequence[Any], placeholders: Mapping[Medium, str]) -> list[Any]:
     """Return messages whose contents are texts: a placeholder for each picture and sound, in the place of its part."""
-    texts = {medium.name: text for medium, text in placeholders.items()}
 
     def text_of(part: Any) -> Any:
         medium = _medium_of(part)
-        return part if medium is None else {"type": "text", "text": texts[medium.name]}
+        return part if medium is None else {"type": "text", "text": placeholders[medium]}
 
     return [
         {**message, "content": [text_of(part) for part in message["content"]]}

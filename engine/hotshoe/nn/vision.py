@@ -18,7 +18,7 @@ from hotshoe.nn.config import FileConfig, derived, key
 from hotshoe.nn.decoder import TransformerBlock
 from hotshoe.nn.mlp import MLP, Activation, GatedMLP
 from hotshoe.nn.module import Module, submodule, tensor
-from hotshoe_core import Tensor
+from hotshoe_core import Tensor, ops
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
 
@@ -35,6 +35,7 @@ __all__ = [
     "TowerGatedMLP",
     "TowerMLP",
     "TowerSizes",
+    "TwoAxisAttention",
     "exact_activation",
     "patch_shape",
 ]
@@ -188,12 +189,19 @@ class TowerAttention(Attention):
         return self(x, *_between_patches(x, None, None))
 
 
+class TwoAxisAttention(TowerAttention):
+    """Attention with a RoPE for each axis. positions: (2, ..., n), the columns of patches and their rows."""
+
+    def rotated(self, x: Tensor, batch: Batch, rope: RoPE) -> Tensor:
+        """The columns turn the first half of a head, and the rows the second."""
+        halves = x.chunk(2)
+        return ops.concat(*(ops.rope(half, batch.positions[i], config=rope) for i, half in enumerate(halves)), axis=-1)
+
+
 class ProjectorNorm(LayerNorm):
     """A LayerNorm with PyTorch's default epsilon, which files do not say: projectors have it."""
 
-    @property
-    def eps(self) -> float:
-        return 1e-5
+    eps = 1e-5
 
 
 class TowerMLP(MLP):
@@ -285,7 +293,7 @@ class Tower(Module):
         return 0
 
     def unused_tensors(self) -> dict[str, str]:
-        return dict.fromkeys(("a.*", "mm.a.*"), "they belong to an encoder of sound, which hotshoe does not have")
+        return {}
 
     def unused_keys(self) -> dict[str, str]:
         return {

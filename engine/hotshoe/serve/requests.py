@@ -279,11 +279,10 @@ def media_part(place: str, part: Any, ready: wire.Ready) -> dict[str, Any] | Non
             400, f"{place} is a {medium.one}; this model reads {_reads(ready)}", param=place, code="unsupported_content"
         )
     source, given = part.get("source"), part.get("input_audio")
-    if (
-        isinstance(source, dict) and source.get("type") == "base64" and isinstance(source.get("data"), str)
-    ):  # Anthropic's
+    # Anthropic's form, then OpenAI's for sounds; the file itself says its format
+    if isinstance(source, dict) and source.get("type") == "base64" and isinstance(source.get("data"), str):
         return _part(medium, f"data:{source.get('media_type', f'{medium.name}/any')};base64,{source['data']}")
-    if isinstance(given, dict) and isinstance(given.get("data"), str):  # OpenAI's; the file itself says its format
+    if isinstance(given, dict) and isinstance(given.get("data"), str):
         return _part(medium, f"data:audio/any;base64,{given['data']}")
     url = part.get(f"{medium.name}_url") or part.get(medium.name)
     url = url.get("url") if isinstance(url, dict) else url

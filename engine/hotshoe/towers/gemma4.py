@@ -12,9 +12,8 @@ import numpy as np
 from hotshoe import images
 from hotshoe.images import Image, Size
 from hotshoe.nn import GatedMLP, Linear, RMSNorm, UnweightedRMSNorm, layers, submodule, tensor
-from hotshoe.nn.batch import Batch
 from hotshoe.nn.config import key
-from hotshoe.nn.vision import Prepared, RMSTowerBlock, Rows, Tower, TowerAttention, TowerConfig, patch_shape
+from hotshoe.nn.vision import Prepared, RMSTowerBlock, Rows, Tower, TowerConfig, TwoAxisAttention, patch_shape
 from hotshoe_core import Tensor, ops
 from hotshoe_core.ops import RoPE
 
@@ -51,7 +50,7 @@ def _within(x: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
     return x if high is None else x.minimum(high)
 
 
-class Attention(TowerAttention):
+class Attention(TwoAxisAttention):
     q: ClippedLinear = submodule("attn_q", shape=lambda c, i: (c.dim, c.dim))
     k: ClippedLinear = submodule("attn_k", shape=lambda c, i: (c.dim, c.dim))
     v: ClippedLinear = submodule("attn_v", shape=lambda c, i: (c.dim, c.dim))
@@ -61,11 +60,6 @@ class Attention(TowerAttention):
     k_norm: RMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.head_dim,))
     v_norm: UnweightedRMSNorm = submodule()
     scale = 1.0
-
-    def rotated(self, x: Tensor, batch: Batch, rope: RoPE) -> Tensor:
-        """The columns of patches turn the first half of a head, and the rows the second."""
-        halves = x.chunk(2)
-        return ops.concat(*(ops.rope(half, batch.positions[i], config=rope) for i, half in enumerate(halves)), axis=-1)
 
 
 class MLP(GatedMLP):

@@ -13,11 +13,11 @@ from hotshoe import images
 from hotshoe.images import Image, Size
 from hotshoe.nn import Linear, layers, submodule, tensor
 from hotshoe.nn.basic import LayerNorm, Norm
-from hotshoe.nn.batch import Batch
 from hotshoe.nn.config import derived, key
 from hotshoe.nn.mlp import Activation
-from hotshoe.nn.vision import Prepared, Rows, Tower, TowerAttention, TowerBlock, TowerConfig, exact_activation
+from hotshoe.nn.vision import Prepared, Rows, Tower, TowerBlock, TowerConfig, TwoAxisAttention, exact_activation
 from hotshoe.towers.idefics3 import merged
+from hotshoe.towers.mllama import size_within
 from hotshoe_core import Tensor, ops
 from hotshoe_core.ops import RoPE
 
@@ -36,15 +36,8 @@ class Config(TowerConfig):
         return RoPE(self.head_dim // 2, interleaved=True)
 
 
-class Attention(TowerAttention):
-    def rotated(self, x: Tensor, batch: Batch, rope: RoPE) -> Tensor:
-        """The columns of patches turn the first half of a head, and the rows the second."""
-        halves = x.chunk(2)
-        return ops.concat(*(ops.rope(half, batch.positions[i], config=rope) for i, half in enumerate(halves)), axis=-1)
-
-
 class Block(TowerBlock):
-    attention: Attention = submodule()
+    attention: TwoAxisAttention = submodule()
 
 
 class Llama4(Tower):
@@ -68,11 +61,9 @@ class Llama4(Tower):
         c, tile = self.config, self.config.image_size
         grid = _canvas(image.height, image.width, tile)
         canvas = np.zeros((grid.height * tile, grid.width * tile, 3), np.uint8)
-        # a picture is enlarged up to one tile, but no more
-        room = (min(max(side, tile), whole) for side, whole in zip(image.pixels.shape, canvas.shape[:2], strict=False))
-        size = _within(image.height, image.width, *room)
+        size = size_within(image, grid, tile)
         canvas[: size.height, : size.width] = images.resized(image.pixels, size, "bilinear")
-        tiles = images.in_tiles(canvas, tile)
+        tiles = images.in_tiles(canvas, Size(tile, tile))
         if len(tiles) > 1:
             tiles = np.concatenate([tiles, images.resized(image.pixels, Size(tile, tile), "bilinear")[None]])
         pixels = _normalized(tiles, c).reshape(-1, 3, c.side, c.patch_size, c.side, c.patch_size)
@@ -112,14 +103,6 @@ def _canvas(height: int, width: int, tile: int) -> Size:
     scales = np.minimum(h / np.float32(height), w / np.float32(width))
     best = scales[scales >= 1].min() if (scales >= 1).any() else scales.max()
     return min((grid for grid, scale in zip(ordered, scales, strict=True) if scale == best), key=math.prod)
-
-
-def _within(height: int, width: int, room_h: int, room_w: int) -> Size:
-    """The largest size of a picture's shape in a room."""
-    scale_h, scale_w = room_h / height, room_w / width
-    if scale_w < scale_h:
-        return Size(max(1, min(math.floor(height * scale_w), room_h)), room_w)
-    return Size(room_h, max(1, min(math.floor(width * scale_h), room_w)))
 
 
 def _normalized(pixels: Array, c: Config) -> Array:

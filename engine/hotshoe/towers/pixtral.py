@@ -98,9 +98,7 @@ class Pixtral(Tower):
 
 
 class MergerNorm(RMSNorm):
-    @property
-    def eps(self) -> float:
-        return 1e-6  # the text model's; a file has one number, for the other norms
+    eps = 1e-6  # the text model's; a file has one number, for the other norms
 
 
 class LightOnOCR(Pixtral):
