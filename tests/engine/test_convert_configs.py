@@ -86,6 +86,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[HotshoeError], str]] = [
     ("granite-swa", {"layer_rope_theta": ["a", 0]}, ModelFileError, "layer_rope_theta"),
     ("step35", {"attention_other_setting": "x"}, ModelFileError, "attention_other_setting: 'x'; expected an object"),
     ("step35", {"attention_other_setting": {"num_attention_heads": "x"}}, ModelFileError, "num_attention_heads: 'x'"),
+    ("step35", {"swiglu_limits": [True] * 6}, ModelFileError, "swiglu_limits"),
     ("deci", {"block_configs": [_block(5), *[_block(2)] * 3]}, ModelFileError, "block_configs"),  # of 4 heads
     ("t5encoder", {"relative_attention_num_buckets": 512}, ConversionError, "relative_buckets_count"),
     ("granitehybrid", {"layer_types": [[1]] * 4}, ModelFileError, "layer_types"),

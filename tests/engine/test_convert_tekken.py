@@ -83,6 +83,12 @@ def test_special_tokens_of_files_that_do_not_list_them(tmp_path: Path) -> None:
     assert [ours.token(i) for i in (0, 1, 2, 3, 9, 11)] == ["<unk>", "<s>", "</s>", "[INST]", "[TOOL_CALLS]", "<pad>"]
 
 
+def test_an_older_tokenizer_model_beside_it_is_not_read(tmp_path: Path) -> None:
+    folder, tokens = make(tmp_path)
+    (folder / "tokenizer.model").write_bytes(b"not a vocabulary")
+    assert load_tokenizer(converted(folder, len(tokens))).token(N_SPECIAL) == tokens[0]
+
+
 def test_another_pattern(tmp_path: Path) -> None:
     folder, tokens = make(tmp_path, lambda content: content["config"].update(pattern=r"\w+"))
     with pytest.raises(ConversionError, match=r"the pattern that splits a text into words is '\\\\w\+'"):

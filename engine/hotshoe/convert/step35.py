@@ -32,7 +32,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint = checkpoint.renamed(num_key_value_heads="num_attention_groups")
     checkpoint.expect(hidden_act="silu", use_head_wise_attn_gate=True, moe_router_activation="sigmoid")
     n, bases = checkpoint.layers(), checkpoint.config.get("rope_theta")
-    kinds = _of_layers(checkpoint, "layer_types", n, str)
+    kinds = _of_layers(checkpoint, "layer_types", n, (str,))
     if isinstance(bases, list):
         bases = _of_layers(checkpoint, "rope_theta", n, (int, float))
         checkpoint.config["rope_theta"] = bases[0]
@@ -82,11 +82,13 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     return make_layout(checkpoint, "step35", keys, rules, vocab=sizes.vocab)
 
 
-def _of_layers(checkpoint: Checkpoint, key: str, n: int, kinds: Any, default: list[Any] | None = None) -> list[Any]:
+def _of_layers(
+    checkpoint: Checkpoint, key: str, n: int, kinds: tuple[type, ...], default: list[Any] | None = None
+) -> list[Any]:
     """One value for each layer. Published lists have more: those of layers that only draft tokens."""
     values = checkpoint.config.get(key)
     values = default if values is None else values
-    if not isinstance(values, list) or len(values) < n or not all(isinstance(value, kinds) for value in values):
+    if not isinstance(values, list) or len(values) < n or not all(type(value) in kinds for value in values):
         raise checkpoint.invalid(key, values, f"a list of {n} or more")
     return values[:n]
 
