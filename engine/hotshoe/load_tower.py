@@ -40,8 +40,8 @@ _ARCHITECTURE = "clip"
 _MAX_FILES = 64  # candidates next to a model
 _OF_SOUNDS = ("a.", "mm.a.")
 """What the tensors of encoders of sounds begin with."""
-_SHARED = {("qwen2.5o", IMAGE): "qwen2.5o.pictures", ("qwen2.5o", AUDIO): "qwen2.5o"}
-"""Projectors of files with two encoders that share one type: the type of each encoder."""
+_SHARED = {("qwen2.5o", IMAGE): "qwen2.5o.pictures"}
+"""Types that a file's encoders of pictures and of sounds share: the name of the tower that one of them needs."""
 
 
 class Search(NamedTuple):

@@ -14,19 +14,27 @@ from transformers.models.step3p7 import modeling_step3p7 as step
 __all__ = ["AlibiLlamaForCausalLM", "DeciLMForCausalLM", "DeepseekForCausalLM", "LingForCausalLM", "Step35ForCausalLM"]
 
 
-class DeepseekForCausalLM(ocr.DeepseekOcr2TextPreTrainedModel):
-    """DeepSeek 1: the text model of DeepSeek-OCR 2, with an output matrix."""
+class _WithOutput:
+    """A text model with an output matrix. The second base is the class of its weights' initialization."""
 
-    def __init__(self, config: Any) -> None:
+    text_model: Any
+
+    def __init__(self: Any, config: Any) -> None:
         super().__init__(config)
-        self.model = ocr.DeepseekOcr2TextModel(config)
+        self.model = self.text_model(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
-    def forward(self, input_ids: Any, **options: Any) -> Any:
+    def forward(self: Any, input_ids: Any, **options: Any) -> Any:
         states = self.model(input_ids, **options)
         states.logits = self.lm_head(states.last_hidden_state)
         return states
+
+
+class DeepseekForCausalLM(_WithOutput, ocr.DeepseekOcr2TextPreTrainedModel):
+    """DeepSeek 1: the text model of DeepSeek-OCR 2, with an output matrix."""
+
+    text_model = ocr.DeepseekOcr2TextModel
 
 
 class AlibiLlamaForCausalLM(LlamaForCausalLM):
@@ -42,21 +50,11 @@ class AlibiLlamaForCausalLM(LlamaForCausalLM):
         return super().forward(input_ids, attention_mask=mask[None], **options)
 
 
-class Step35ForCausalLM(step.Step3p7PreTrainedModel):
+class Step35ForCausalLM(_WithOutput, step.Step3p7PreTrainedModel):
     """Step 3.5: the text model of Step 3.7, with an output matrix."""
 
     config_class = step.Step3p7TextConfig
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model = step.Step3p7TextModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
-
-    def forward(self, input_ids: Any, **options: Any) -> Any:
-        states = self.model(input_ids, **options)
-        states.logits = self.lm_head(states.last_hidden_state)
-        return states
+    text_model = step.Step3p7TextModel
 
 
 class _Router(ocr.DeepseekOcr2TextTopkRouter):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def _ling2(architecture: str) -> Any:
         joined(weights, ("q_proj.weight", "k_proj.weight", "v_proj.weight"), "query_key_value.weight")
         if architecture.startswith("Sarvam"):
             for name in weights:
-                if re.search("expert_bias$", name):
+                if name.endswith("expert_bias"):
                     weights[name] += np.float32(3.0)
         _split_experts(weights)
         save(weights, folder)

@@ -50,9 +50,5 @@ GEMMA4_IDS = dict(
     zip(("image_token_id", "boi_token_id", "eoi_token_id", "video_token_id"), GEMMA4_TOKENS, strict=False)
 )
 
-PIXTRAL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48} | {
-    "model_type": "pixtral",
-    "head_dim": 16,
-    "hidden_act": "silu",
-}
+PIXTRAL = SIGLIP | {"model_type": "pixtral", "head_dim": 16, "hidden_act": "silu"}
 PIXTRAL_PROCESSOR = "transformers.models.pixtral.image_processing_pil_pixtral:PixtralImageProcessorPil"

@@ -135,6 +135,16 @@ class Rope:
         factors = np.where(wavelength < old / high, 1.0, np.where(wavelength > old / low, factor, between))
         return {"rope_freqs.weight": factors.astype(np.float32)}
 
+    def longrope_factors(self, n_rotated: int) -> dict[str, Array]:
+        """``rope_factors_long.weight`` and ``rope_factors_short.weight``: divisors of the frequencies, for texts longer
+        than the original context, and for others. Empty for other kinds. Raises ModelFileError if they are invalid.
+
+        n_rotated: the elements of a head that RoPE rotates.
+        """
+        if self.kind != "longrope":
+            return {}
+        return {f"rope_factors_{n}.weight": self.numbers(f"{n}_factor", n_rotated // 2) for n in ("long", "short")}
+
 
 def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, local_theta: float | None = None) -> Rope:
     """Read the RoPE settings.

@@ -34,7 +34,7 @@ _ROLES = {"bos": "<s>", "eos": "</s>", "unknown": "<unk>"}
 
 
 def is_tekken(files: TextTokenizer) -> bool:
-    """True if the folder has Mistral's file, and no other vocabulary."""
+    """True if the folder has Mistral's file and no tokenizer.json. It comes before an older tokenizer.model."""
     return not files.tokenizer and (files.folder / TEKKEN).is_file()
 
 

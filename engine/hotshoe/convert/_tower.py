@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
     from hotshoe.media import Medium
 
-__all__ = ["audio_keys", "make_tower_layout", "processor_count", "processor_edge", "read_preprocessor", "tower_keys"]
+__all__ = [
+    "audio_keys",
+    "expect_of_processor",
+    "make_tower_layout",
+    "processor_count",
+    "processor_edge",
+    "read_preprocessor",
+    "refuse_other_theta",
+    "tower_keys",
+]
 
 _ARCHITECTURE = "clip"
 
@@ -65,6 +74,21 @@ def processor_edge(checkpoint: Checkpoint, processor: Mapping[str, Any], name: s
     if value is not None and not isinstance(value, dict):
         raise checkpoint.invalid(name, value, "an object, in preprocessor_config.json")
     return (value or {}).get(edge)
+
+
+def expect_of_processor(checkpoint: Checkpoint, processor: Mapping[str, Any], **settings: Any) -> None:
+    """Raise ConversionError unless each of these settings from ``read_preprocessor`` has this value, or is missing."""
+    for name, value in settings.items():
+        if (found := processor.get(name, value)) != value:
+            raise checkpoint.refusal(f"{name} is {found!r:.40}; a file cannot say it, and readers assume {value!r}")
+
+
+def refuse_other_theta(vision: Checkpoint) -> None:
+    """Raise ConversionError if the base of an encoder's RoPE is not 10000."""
+    rope = vision.config.get("rope_parameters")
+    theta = rope.get("rope_theta") if isinstance(rope, dict) else vision.config.get("rope_theta")
+    if theta not in (None, 10_000):
+        raise vision.refusal(f"rope_theta is {theta!r:.40}; readers of such files take it to be 10000")
 
 
 def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict[str, Any]:

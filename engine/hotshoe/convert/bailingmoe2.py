@@ -25,8 +25,7 @@ def describe_sarvam(checkpoint: Checkpoint) -> FileLayout:
 
 
 def _describe(checkpoint: Checkpoint, rotated: float, correction: Recipe) -> FileLayout:
-    for name in ("use_bias", "use_qkv_bias", "attention_bias"):
-        checkpoint.require(name, False, False)
+    checkpoint.expect(use_bias=False, use_qkv_bias=False, attention_bias=False)
     checkpoint.expect(hidden_act="silu", use_qk_norm=True, score_function="sigmoid")
     checkpoint = checkpoint.renamed(n_shared_experts="num_shared_experts")
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")

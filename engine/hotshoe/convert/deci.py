@@ -25,21 +25,19 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     elif (heads := checkpoint.config.get("num_key_value_heads_per_layer")) is not None:
         keys["attention.head_count_kv"] = heads
 
+    has_linear = any(name.endswith("linear_attn.weight") for name in checkpoint.tensors)
+
     def interleave(value: Array) -> Array:
         """As ``hotshoe.convert.interleave``, for any number of heads."""
         heads = value.reshape(-1, 2, sizes.head_dim // 2, value.shape[-1])
         return heads.swapaxes(1, 2).reshape(value.shape)
 
     rules = Rules(
-        names={name: "attn_output" for name in ("layers.self_attn.linear_attn",) if _has_linear(checkpoint)},
+        names={"layers.self_attn.linear_attn": "attn_output"} if has_linear else {},
         recipes=dict.fromkeys(("attn_q.weight", "attn_k.weight"), Recipe(interleave, by_rows=True)),
         constants=rope.llama3_factors(sizes.head_dim),
     )
     return make_layout(checkpoint, "deci", keys, rules, vocab=sizes.vocab)
-
-
-def _has_linear(checkpoint: Checkpoint) -> bool:
-    return any(name.endswith("linear_attn.weight") for name in checkpoint.tensors)
 
 
 def _block_keys(checkpoint: Checkpoint, blocks: Any, n: int, n_heads: int, dim: int) -> dict[str, Any]:

@@ -21,8 +21,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def bailing(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file of Ling 1. Raises as ``describe`` does."""
-    for name in ("use_bias", "use_qkv_bias", "norm_head", "norm_softmax"):
-        checkpoint.require(name, False, False)
+    checkpoint.expect(use_bias=False, use_qkv_bias=False, norm_head=False, norm_softmax=False)
     return _describe(checkpoint.renamed(n_shared_experts="num_shared_experts"), "bailingmoe", "num_experts", {})
 
 

@@ -16,8 +16,7 @@ _CONTEXT = 2048  # config.json does not say
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    for name, value in {"activation": "gelu", "alibi": False, "bias": False, "parallel_attn": True}.items():
-        checkpoint.require(name, value, value)
+    checkpoint.expect(activation="gelu", alibi=False, bias=False, parallel_attn=True)
     groups = checkpoint.config.get("new_decoder_architecture") is True
     if not groups:
         checkpoint.expect(multi_query=True)

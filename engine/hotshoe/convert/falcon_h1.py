@@ -19,8 +19,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint.expect(hidden_act="silu")
     checkpoint.expect(tie_word_embeddings=False)  # embedding and output have different multipliers
-    for name in ("attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"):
-        checkpoint.require(name, False, False)
+    checkpoint.expect(attention_bias=False, mlp_bias=False, projectors_bias=False, mamba_proj_bias=False)
     if checkpoint.config.get("mamba_rms_norm"):
         checkpoint.require("mamba_norm_before_gate", True, False)
     refuse_time_step_limit(checkpoint)

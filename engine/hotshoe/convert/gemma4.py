@@ -102,7 +102,7 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     keys = tower_keys(checkpoint, vision) | _rows(checkpoint, vision)
     keys["vision.attention.layer_norm_epsilon"] = vision.number("rms_norm_eps", 1e-6)
     keys["vision.projector_type"] = "gemma4v"  # llama.cpp's files have another one for sound
-    vision.require("num_key_value_heads", keys["vision.attention.head_count"], keys["vision.attention.head_count"])
+    vision.expect(num_key_value_heads=keys["vision.attention.head_count"])
     clipped, standard = bool(vision.config.get("use_clipped_linears")), bool(vision.config.get("standardize"))
     names = _TOWER_NAMES | {f"{name}.linear": to for name, to in _LINEAR.items()}
     required = []
@@ -131,7 +131,7 @@ _UNIFIED_NAMES: Names = {
 def describe_unified_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe what Gemma 4 12B has in place of an encoder of pictures. Raises as ``describe`` does."""
     vision = checkpoint.vision("model.vision_embedder.", "model.embed_vision.")
-    checkpoint.text().require("use_bidirectional_attention", "vision", "vision")
+    checkpoint.text().expect(use_bidirectional_attention="vision")
     # llama.cpp's converter writes these, too
     none = dict.fromkeys(("intermediate_size", "num_hidden_layers", "num_attention_heads"), 0)
     vision.config.update({"image_size": 224} | none)

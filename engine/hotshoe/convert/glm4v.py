@@ -39,13 +39,7 @@ def section_keys(rope: Rope) -> dict[str, Any]:
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     vision = checkpoint.vision(*ENCODERS)
-    for name, only in (
-        ("hidden_act", "silu"),
-        ("in_channels", 3),
-        ("temporal_patch_size", 2),
-        ("spatial_merge_size", 2),
-    ):
-        vision.require(name, only, only)
+    vision.expect(hidden_act="silu", in_channels=3, temporal_patch_size=2, spatial_merge_size=2)
     keys = tower_keys(checkpoint, vision, layers="depth", heads="num_heads")
     keys |= {"use_silu": True, "vision.attention.layer_norm_epsilon": vision.number("rms_norm_eps", 1e-5)}
     names, biased = dict(_NAMES), ["attn_qkv"]

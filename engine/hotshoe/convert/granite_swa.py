@@ -45,7 +45,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         stated = stated or [int(base > 0) for base in bases]
     if stated:
         has_rope = checkpoint.kinds("no_rope_layers", n, (0, 1), stated)
-        keys["attention.rope_pattern"] = [bool(int(has)) for has in has_rope]
+        keys["attention.rope_pattern"] = [bool(has) for has in has_rope]
     if checkpoint.config.get("num_local_experts"):
         keys |= expert_keys(checkpoint, "num_local_experts", used=2)
         old = any(name.endswith("block_sparse_moe.input_linear.weight") for name in checkpoint.tensors)

@@ -93,11 +93,11 @@ def _named_as_usual(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, config=Settings(checkpoint.config | {"text_config": checkpoint.config["llm_config"]}))
 
 
-def _side(vision: Checkpoint, name: str) -> int:
+def _side(vision: Checkpoint, name: str) -> Any:
+    """One side of a square that may have two."""
     value = vision.config.get(name)
-    if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
-        vision.config[name] = value[0]
-    return vision.integer(name)
+    is_square = isinstance(value, list) and len(value) == 2 and value[0] == value[1]
+    return value[0] if is_square else value
 
 
 def _tile_keys(checkpoint: Checkpoint, published: bool) -> dict[str, Any]:

@@ -30,8 +30,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     vision = checkpoint.vision(*_ENCODERS)
-    for name, only in (("hidden_act", "gelu"), ("attention_bias", True), ("use_qk_norm", False), ("depth", 2)):
-        vision.require(name, only, only)
+    vision.expect(hidden_act="gelu", attention_bias=True, use_qk_norm=False, depth=2)
     ratio = vision.number("mlp_ratio", 4.0)
     vision.config.setdefault("intermediate_size", round(vision.integer("hidden_size") * ratio))
     keys = tower_keys(checkpoint, vision) | {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import Recipe, Rules, make_layout, make_tower_layout, read_rope, read_sizes, tower_keys
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
-from hotshoe.convert._tower import processor_count, read_preprocessor
+from hotshoe.convert._tower import expect_of_processor, processor_count, read_preprocessor
 from hotshoe.towers import lfm2
 
 if TYPE_CHECKING:
@@ -68,11 +68,7 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
 def _limits(checkpoint: Checkpoint, pixels: int) -> dict[str, Any]:
     """The keys of the limits of a picture's size, where they differ from what readers assume. pixels: of a row."""
     processor = read_preprocessor(checkpoint)
-    for name, value in _FIXED.items():
-        if processor.get(name, value) != value:
-            raise checkpoint.refusal(
-                f"{name} is {processor[name]!r:.40}; a file cannot say it, and readers assume {value}"
-            )
+    expect_of_processor(checkpoint, processor, **_FIXED)
     names = ("min_image_tokens", "max_image_tokens")
     rows = tuple(processor_count(checkpoint, processor, name, n) for name, n in zip(names, _ROWS, strict=True))
     if rows[0] > rows[1]:

@@ -47,7 +47,7 @@ def describe_llama(
 
     n_kv_heads: the default of num_key_value_heads; None for as many as query heads. more: keys of variants.
     theta, tied, activation: the architecture's defaults of rope_theta and tie_word_embeddings, and its hidden_act.
-    also: names, recipes and rows of further tensors.
+    also: rules for further tensors.
     """
     checkpoint.expect(hidden_act=activation)
     sizes = read_sizes(checkpoint, n_kv_heads=n_kv_heads)
@@ -57,10 +57,10 @@ def describe_llama(
         # only the first Mistral; llama.cpp's converter writes no key, so that its readers ignore the window
         keys["attention.sliding_window"] = checkpoint.integer("sliding_window")
     also = also or Rules()
-    rules = Rules(
-        names=also.names,
-        rows=also.rows,
-        required=checkpoint.biases(attention_bias=["attn_*"], mlp_bias=["ffn_gate", "ffn_up", "ffn_down"]),
+    biases = checkpoint.biases(attention_bias=["attn_*"], mlp_bias=["ffn_gate", "ffn_up", "ffn_down"])
+    rules = replace(
+        also,
+        required=[*biases, *also.required],
         # RoPE pairs (2i, 2i + 1) in GGUF's "llama", but (i, i + head_dim / 2) in transformers
         recipes={
             f"{name}.{kind}": interleave(n)
@@ -68,7 +68,7 @@ def describe_llama(
             for kind in ("weight", "bias")
         }
         | dict(also.recipes),
-        constants=rope.llama3_factors(sizes.head_dim),
+        constants=rope.llama3_factors(sizes.head_dim) | dict(also.constants),
     )
     return make_layout(checkpoint, arch, keys | more | rope.keys(), rules, vocab=sizes.vocab, tied=tied)
 

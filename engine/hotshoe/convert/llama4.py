@@ -14,7 +14,7 @@ from hotshoe.convert import (
     read_sizes,
     tower_keys,
 )
-from hotshoe.convert._tower import read_preprocessor
+from hotshoe.convert._tower import expect_of_processor, read_preprocessor, refuse_other_theta
 from hotshoe.towers.llama4 import MAX_TILES
 
 if TYPE_CHECKING:
@@ -104,14 +104,8 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     vision.expect(hidden_act="gelu")
     vision.expect(norm_eps=1e-5)  # the encoder's norms have this one, whatever config.json says
     vision.expect(pixel_shuffle_ratio=0.5, multi_modal_projector_bias=False)
-    rope = vision.config.get("rope_parameters")
-    theta = rope.get("rope_theta") if isinstance(rope, dict) else vision.config.get("rope_theta")
-    if theta not in (None, 10_000):
-        raise vision.refusal(f"rope_theta is {theta!r:.40}; readers of such files take it to be 10000")
-    processor = read_preprocessor(checkpoint)
-    for name, only in (("max_patches", MAX_TILES), ("resize_to_max_canvas", False)):
-        if (found := processor.get(name, only)) != only:
-            raise checkpoint.refusal(f"{name} is {found!r:.40}; hotshoe converts models with {only!r}")
+    refuse_other_theta(vision)
+    expect_of_processor(checkpoint, read_preprocessor(checkpoint), max_patches=MAX_TILES, resize_to_max_canvas=False)
     keys = tower_keys(checkpoint, vision) | {
         "use_gelu": True,
         "vision.attention.layer_norm_epsilon": 1e-5,

@@ -14,18 +14,17 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    for name, accepted in (("hidden_act", "silu"), ("attention_bias", False), ("scoring_func", "sigmoid")):
-        checkpoint.require(name, accepted, accepted)
+    checkpoint.expect(hidden_act="silu", attention_bias=False, scoring_func="sigmoid")
     checkpoint.expect(norm_topk_prob=True, n_group=1, topk_method="noaux_tc", add_full_attention_sink_bias=False)
     checkpoint.expect(add_swa_attention_sink_bias=True, routed_scaling_factor=1.0)
     sizes = read_sizes(checkpoint, eps="layernorm_epsilon", default_eps=1e-5)
     rope = read_rope(checkpoint)
     n, kv = sizes.n_layers, checkpoint.integer("num_key_value_heads")
     wide = checkpoint.integer("swa_num_key_value_heads", 2 * kv)
-    for name in ("head_dim", "v_head_dim", "num_attention_heads"):
-        checkpoint.require(f"swa_{name}", checkpoint.integer(name), checkpoint.integer(name))
-    windowed = [bool(int(kind)) for kind in checkpoint.kinds("hybrid_layer_pattern", n, (0, 1))]
-    checkpoint.require("moe_layer_freq", [0] + [1] * (n - 1), [0] + [1] * (n - 1))
+    same = ("head_dim", "v_head_dim", "num_attention_heads")
+    checkpoint.expect(**{f"swa_{name}": checkpoint.integer(name) for name in same})
+    windowed = [bool(kind) for kind in checkpoint.kinds("hybrid_layer_pattern", n, (0, 1))]
+    checkpoint.expect(moe_layer_freq=[0] + [1] * (n - 1))
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "n_routed_experts", used=8) | {
         "attention.head_count_kv": [wide if is_windowed else kv for is_windowed in windowed],
         "attention.value_length": checkpoint.integer("v_head_dim"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hotshoe.convert import Rules, interleave, make_layout, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout, Rope
+    from hotshoe.convert import Checkpoint, FileLayout, Rope
 
 __all__ = ["describe", "describe_minicpm3"]
 
@@ -25,15 +25,15 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     recipes = {"attn_q.weight": interleave(sizes.n_heads), "attn_k.weight": interleave(sizes.n_kv_heads)}
     if rope.kind == "longrope":
         keys["rope.scaling.type"] = "longrope"
-    rules = Rules(recipes=recipes, constants=_long_factors(rope, sizes.context, sizes.head_dim))
+    _refuse_longer_context(rope, sizes.context)
+    rules = Rules(recipes=recipes, constants=rope.longrope_factors(sizes.head_dim))
     return make_layout(checkpoint, "minicpm", keys, rules, vocab=sizes.vocab)
 
 
 def describe_minicpm3(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file of MiniCPM 3, which has latent attention. Raises as ``describe`` does."""
     checkpoint.expect(hidden_act="silu", attention_bias=False)
-    for name, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
-        checkpoint.require(name, value, value)  # files do not have them
+    checkpoint.expect(scale_emb=12, scale_depth=1.4, dim_model_base=256)  # files do not have them
     rotated, plain = checkpoint.integer("qk_rope_head_dim", 32), checkpoint.integer("qk_nope_head_dim", 64)
     sizes, rope = read_sizes(checkpoint, head_dim=rotated), read_rope(checkpoint, "longrope")
     checkpoint.require("v_head_dim", None, sizes.dim // sizes.n_heads)
@@ -44,15 +44,11 @@ def describe_minicpm3(checkpoint: Checkpoint) -> FileLayout:
         "attention.key_length": plain + rotated,
         "rope.dimension_count": rotated,
     }  # fmt: skip
-    constants = _long_factors(rope, sizes.context, rotated)
-    rules = Rules(names={"layers.self_attn.kv_b_proj": "attn_kv_b"}, constants=constants)
+    _refuse_longer_context(rope, sizes.context)
+    rules = Rules(names={"layers.self_attn.kv_b_proj": "attn_kv_b"}, constants=rope.longrope_factors(rotated))
     return make_layout(checkpoint, "minicpm3", keys, rules, vocab=sizes.vocab, tied=True)
 
 
-def _long_factors(rope: Rope, context: int, n_rotated: int) -> dict[str, Array]:
-    """The tensors of LongRoPE. Empty for other kinds. Raises ConversionError if it extends the context."""
-    if rope.kind != "longrope":
-        return {}
-    if rope.original_context() != context:
+def _refuse_longer_context(rope: Rope, context: int) -> None:
+    if rope.kind == "longrope" and rope.original_context() != context:
         raise rope.checkpoint.refusal("LongRoPE extends the context, which files of this architecture cannot express")
-    return {f"rope_factors_{k}.weight": rope.numbers(f"{k}_factor", n_rotated // 2) for k in ("long", "short")}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hotshoe.convert import Rules, make_tower_layout, qwen35, tower_keys
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
-from hotshoe.convert._tower import read_preprocessor
+from hotshoe.convert._tower import expect_of_processor, read_preprocessor
 from hotshoe.towers.minicpmv import MAX_SLICES
 
 if TYPE_CHECKING:
@@ -36,18 +36,9 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     vision, processor = checkpoint.vision(*_ENCODERS), read_preprocessor(checkpoint)
-    vision.expect(hidden_act="gelu_pytorch_tanh")
-    for part, name, only in (
-        (vision, "window_kernel_size", [2, 2]),
-        (checkpoint, "merge_kernel_size", [2, 2]),
-        (checkpoint, "merger_times", 1),
-        (checkpoint, "drop_vision_last_layer", False),
-        (checkpoint, "downsample_mode", "16x"),
-    ):
-        part.require(name, only, only)
-    for name, only in (("downsample_mode", "16x"), ("max_slice_nums", MAX_SLICES), ("slice_mode", True)):
-        if (found := processor.get(name, only)) != only:
-            raise checkpoint.refusal(f"{name} is {found!r:.40}; hotshoe converts models with {only!r}")
+    vision.expect(hidden_act="gelu_pytorch_tanh", window_kernel_size=[2, 2])
+    checkpoint.expect(merge_kernel_size=[2, 2], merger_times=1, drop_vision_last_layer=False, downsample_mode="16x")
+    expect_of_processor(checkpoint, processor, downsample_mode="16x", max_slice_nums=MAX_SLICES, slice_mode=True)
     vision.config["image_size"] = processor.get("scale_resolution", 448)
     keys = tower_keys(checkpoint, vision) | {
         "use_gelu": True,

@@ -78,8 +78,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of pictures. Raises as ``describe`` does."""
-    starts = sorted(_OTHERS, key=len, reverse=True)
-    vision, processor = checkpoint.vision(*starts), read_preprocessor(checkpoint)
+    vision, processor = checkpoint.vision(*_OTHERS), read_preprocessor(checkpoint)
     vision.expect(hidden_act="gelu")
     keys = tower_keys(checkpoint, vision, heads="attention_heads")
     n_tiles, n_global = vision.integer("max_num_tiles", 4), vision.integer("num_global_layers", 8)

@@ -41,8 +41,7 @@ def describe_reranker(checkpoint: Checkpoint) -> FileLayout:
 
 def _describe(checkpoint: Checkpoint, rules: Rules, more: dict[str, Any]) -> FileLayout:
     checkpoint.require("hidden_activation", "gelu", "gelu", "silu")
-    for name in ("norm_bias", "attention_bias", "mlp_bias"):
-        checkpoint.require(name, False, False)
+    checkpoint.expect(norm_bias=False, attention_bias=False, mlp_bias=False)
     sizes = read_sizes(checkpoint, eps="norm_eps")
     theta, local = (checkpoint.number(f"{name}_rope_theta", default) for name, default in _BASES.items())
     rope = read_rope(checkpoint, theta=theta, local_theta=local)

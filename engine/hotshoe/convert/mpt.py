@@ -15,10 +15,8 @@ __all__ = ["describe"]
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     attention = checkpoint.part("attn_config")
-    for key, value in {"no_bias": True, "learned_pos_emb": True, "logit_scale": None, "expansion_ratio": 4}.items():
-        checkpoint.require(key, value, value)
-    for key, value in {"alibi": True, "qk_ln": False, "prefix_lm": False, "softmax_scale": None}.items():
-        attention.require(key, value, value)
+    checkpoint.expect(no_bias=True, learned_pos_emb=True, logit_scale=None, expansion_ratio=4)
+    attention.expect(alibi=True, qk_ln=False, prefix_lm=False, softmax_scale=None)
     dim, clip = checkpoint.integer("d_model"), attention.config.get("clip_qkv")
     keys = {
         "block_count": checkpoint.integer("n_layers"),

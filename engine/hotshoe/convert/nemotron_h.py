@@ -27,9 +27,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     kinds = _kinds(checkpoint)
     checkpoint = replace(checkpoint, config=Settings(checkpoint.config | {"num_hidden_layers": len(kinds)}))
-    checkpoint.expect(mlp_hidden_act="relu2", mamba_hidden_act="silu")
-    for name in ("use_bias", "mamba_proj_bias"):
-        checkpoint.require(name, False, False)
+    checkpoint.expect(mlp_hidden_act="relu2", mamba_hidden_act="silu", use_bias=False, mamba_proj_bias=False)
     refuse_time_step_limit(checkpoint)
     experts = "moe" in kinds
     if experts and "mlp" in kinds:

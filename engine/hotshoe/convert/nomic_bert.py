@@ -29,8 +29,7 @@ _REQUIRED = {
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    for key, value in _REQUIRED.items():
-        checkpoint.require(key, value, value)
+    checkpoint.expect(**_REQUIRED)
     step = checkpoint.config.get("moe_every_n_layers") or 0
     dim, ff, n_layers = (_size(checkpoint, *keys) for keys in _SIZES)
     keys: dict[str, Any] = {
@@ -56,8 +55,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         biased += ["attn_qkv", "attn_output", "ffn_up", "ffn_down"]
     else:
         checkpoint.expect(activation_function="swiglu", hidden_act="silu")
-    for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"):
-        checkpoint.require(key, bool(step), bool(step))
+    checkpoint.expect(**dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), bool(step)))
     n_types = checkpoint.integer("type_vocab_size", 2)
     rules = Rules(
         required=["token_types.weight", *(f"{name}.bias" for name in biased)],

@@ -31,12 +31,10 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         # 0 means no window; readers assume a window if the key is missing, because old files of such models lack it
         "attention.sliding_window": 0 if window is None else checkpoint.integer("sliding_window"),
     }
-    constants = {}
     if rope.kind == "longrope":
         keys["rope.scaling.attn_factor"] = _scale(checkpoint, rope)
-        # the divisors of RoPE's frequencies: one set for texts up to the original context, one for longer texts
-        constants = {f"rope_factors_{n}.weight": rope.numbers(f"{n}_factor", n_rotated // 2) for n in ("long", "short")}
-    return make_layout(checkpoint, "phi3", keys | rope.keys(), Rules(constants=constants), vocab=sizes.vocab)
+    rules = Rules(constants=rope.longrope_factors(n_rotated))
+    return make_layout(checkpoint, "phi3", keys | rope.keys(), rules, vocab=sizes.vocab)
 
 
 def _scale(checkpoint: Checkpoint, rope: Rope) -> float:

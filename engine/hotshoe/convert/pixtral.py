@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hotshoe.convert import Recipe, Rules, interleave, make_tower_layout, qwen3, tower_keys
 from hotshoe.convert._layout import TensorLayout
 from hotshoe.convert._tokenfiles import read_text_tokenizer
+from hotshoe.convert._tower import refuse_other_theta
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -64,10 +65,7 @@ def _describe(checkpoint: Checkpoint, vision: Checkpoint, kind: str) -> FileLayo
     vision.require("hidden_act", "gelu", "silu")
     vision.expect(num_channels=3)
     checkpoint.expect(projector_hidden_act="gelu", vision_feature_layer=-1)
-    rope = vision.config.get("rope_parameters")
-    theta = rope.get("rope_theta") if isinstance(rope, dict) else vision.config.get("rope_theta")
-    if theta not in (None, 10_000):
-        raise vision.refusal(f"rope_theta is {theta!r:.40}; readers of such files take it to be 10000")
+    refuse_other_theta(vision)
     merge = checkpoint.integer("spatial_merge_size", 1)
     eps = _LIGHTON_EPS if kind == "lightonocr" else _EPS
     if merge > 1 and checkpoint.text().number("rms_norm_eps", eps) != eps:

@@ -14,8 +14,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.expect(hidden_act="silu", use_sliding_window=False, decoder_sparse_step=1)
-    checkpoint.require("mlp_only_layers", [], [])
+    checkpoint.expect(hidden_act="silu", use_sliding_window=False, decoder_sparse_step=1, mlp_only_layers=[])
     checkpoint.expect(norm_topk_prob=False, qkv_bias=True)
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | rope.keys() | expert_keys(checkpoint, "num_experts", used=4)

@@ -25,8 +25,7 @@ def describe_qwen3moe(
     checkpoint: Checkpoint, arch: str, rope: Rope, more: dict[str, Any], recipes: Mapping[str, Recipe] | None = None
 ) -> FileLayout:
     """Describe the file of a model that ``arch`` names. more, recipes: what variants add."""
-    checkpoint.expect(hidden_act="silu", use_sliding_window=False, decoder_sparse_step=1)
-    checkpoint.require("mlp_only_layers", [], [])
+    checkpoint.expect(hidden_act="silu", use_sliding_window=False, decoder_sparse_step=1, mlp_only_layers=[])
     sizes = read_sizes(checkpoint)
     count = "num_local_experts" if "num_local_experts" in checkpoint.config else "num_experts"
     keys = sizes.keys() | expert_keys(checkpoint, count, used=8)

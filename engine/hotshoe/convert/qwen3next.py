@@ -17,8 +17,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint.expect(decoder_sparse_step=1)
-    checkpoint.require("mlp_only_layers", [], [])
+    checkpoint.expect(decoder_sparse_step=1, mlp_only_layers=[])
     sizes, rope = read_sizes(checkpoint, head_dim=256), read_rope(checkpoint, "linear", "yarn")
     keys = sizes.keys() | delta_keys(checkpoint, sizes, rope) | shared_mixture_keys(checkpoint, used=10)
     if not checkpoint.config.get("norm_topk_prob", True):

@@ -45,9 +45,7 @@ def describe_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file of both encoders. Raises as ``describe`` does."""
     thinker = _thinker(checkpoint)
     audio = thinker.audio(_AUDIO)
-    audio.require("activation_function", "gelu", "gelu")
-    audio.require("scale_embedding", False, False)
-    audio.require("n_window", 100, 100)
+    audio.expect(activation_function="gelu", scale_embedding=False, n_window=100, max_source_positions=_POSITIONS)
     rules = Rules(
         names={name: row for name, row in WHISPER_NAMES.items() if name not in ("embed_positions", "layer_norm")}
         | {"ln_post": "a.post_ln", "proj": "mm.a.fc"},

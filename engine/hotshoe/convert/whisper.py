@@ -85,9 +85,7 @@ def _tower(
     names: Names,
     biases: tuple[str, ...] = (),
 ) -> FileLayout:
-    audio.require("activation_function", "gelu", "gelu")
-    audio.require("scale_embedding", False, False)
-    audio.require("max_source_positions", 1500, 1500)
+    audio.expect(activation_function="gelu", scale_embedding=False, max_source_positions=1500)
     keys = audio_keys(text, audio) | more
     rules = Rules(names=WHISPER_NAMES | names, required=[*WHISPER_BIASES, *biases])
     return make_tower_layout(checkpoint, audio, kind, keys, rules)
@@ -96,7 +94,7 @@ def _tower(
 def describe_voxtral_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of sounds. Raises as ``describe_voxtral`` does."""
     audio = checkpoint.audio(*_OTHERS)
-    checkpoint.require("projector_hidden_act", "gelu", "gelu")
+    checkpoint.expect(projector_hidden_act="gelu")
     stack, rest = divmod(audio.integer("intermediate_size"), audio.integer("hidden_size"))
     if rest or stack != 4:
         raise audio.refusal("intermediate_size is not 4 times hidden_size; readers of such files take it to be")
@@ -113,7 +111,7 @@ def describe_qwen2_audio_tower(checkpoint: Checkpoint) -> FileLayout:
 def describe_ultravox_tower(checkpoint: Checkpoint) -> FileLayout:
     """Describe the encoder of sounds. Raises as ``describe_voxtral`` does."""
     audio = checkpoint.audio(*_OTHERS)
-    checkpoint.require("projector_act", "swiglu", "swiglu")
+    checkpoint.expect(projector_act="swiglu")
     checkpoint.require("projector_ln_mid", False, True)
     last = audio.tensors.get("linear_2.weight")
     if last is None:

@@ -100,10 +100,10 @@ def tile_grid(height: int, width: int, tile: int, fewest: int, most: int) -> Siz
     return best
 
 
-def in_tiles(pixels: Array, tile: int) -> Array:
-    """Cut a picture into squares, row by row: (h, w, 3) to (h / tile * w / tile, tile, tile, 3)."""
-    h, w = pixels.shape[0] // tile, pixels.shape[1] // tile
-    return pixels.reshape(h, tile, w, tile, 3).swapaxes(1, 2).reshape(-1, tile, tile, 3)
+def in_tiles(pixels: Array, tile: Size) -> Array:
+    """Cut a picture into tiles of one size, row by row: (h, w, 3) to (n, *tile, 3)."""
+    h, w = pixels.shape[0] // tile.height, pixels.shape[1] // tile.width
+    return pixels.reshape(h, tile.height, w, tile.width, 3).swapaxes(1, 2).reshape(-1, *tile, 3)
 
 
 def normalized(pixels: Array, mean: Sequence[float], std: Sequence[float]) -> Array:

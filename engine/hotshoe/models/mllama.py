@@ -11,9 +11,8 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import CrossSpec, CrossView
 from hotshoe.models import llama
-from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, layers, submodule, tensor
+from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, derived, layers, submodule, tensor
 from hotshoe.nn.batch import Batch
-from hotshoe.nn.config import derived
 from hotshoe_core import Tensor, ops
 from hotshoe_core.gguf import Metadata
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from hotshoe import nn
 from hotshoe.families import Family
+from hotshoe.kvcache import UncachedView
 from hotshoe.nn import Linear, Module, RMSNorm, TransformerConfig, derived, key, layers, submodule, tensor
-from hotshoe_core import Tensor, constant, ops
+from hotshoe_core import Tensor, constant, ops, scope
 
 if TYPE_CHECKING:
-    from hotshoe.kvcache import AttentionView
     from hotshoe.nn.batch import Batch
 
 _FARTHEST = 128  # distances from here on have one bucket; files do not say
@@ -26,18 +26,18 @@ class Config(TransformerConfig):
     n_buckets: int = key("attention.relative_buckets_count", minimum=4, maximum=4 * _FARTHEST - 1)
 
 
+class DistanceScores(Module):
+    """Add what depends on distances to a mask: (b, 1, n or 1, n) to (b, heads, n, n)."""
+
+    weight: Tensor = tensor("attn_rel_b.weight", use="take", shape=lambda c, i: (c.n_buckets, c.n_heads[0]))
+
+    def __call__(self, mask: Tensor) -> Tensor:
+        return mask + self.weight.take(constant(buckets(mask.shape[-1], self.config.n_buckets))).permute(2, 0, 1)
+
+
 class Attention(nn.UnrotatedAttention):
-    config: Config
     scale = 1.0
     out: Linear = submodule("attn_o", shape=lambda c, i: (c.dim, c.n_heads[i] * c.v_dims[i]))
-    bias: Tensor = tensor(
-        "enc.blk.0.attn_rel_b.weight", use="take", of_model=True, shape=lambda c, i: (c.n_buckets, c.n_heads[0])
-    )
-
-    def average(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, view: AttentionView) -> Tensor:
-        distances = constant(buckets(q.shape[-3], self.config.n_buckets))
-        mask = view.mask + self.bias.take(distances).permute(2, 0, 1)  # (b, heads, n, n)
-        return ops.attention(q, k, v, mask, scale=self.scale)
 
 
 def buckets(n: int, n_buckets: int) -> np.ndarray[Any, Any]:
@@ -69,6 +69,7 @@ class FeedForward(Module):
 
 
 class Block(nn.TransformerBlock):
+    distances: DistanceScores | None = submodule(when=lambda c, i: i == 0)
     attention: Attention = submodule()
     mlp: FeedForward = submodule()
 
@@ -79,6 +80,12 @@ class Model(nn.Encoder):
     embedding_norm = None
     blocks: list[Block] = layers("enc.blk")
     norm: RMSNorm = submodule("enc.output_norm", shape=lambda c, i: (c.dim,))
+
+    def run(self, x: Tensor, batch: Batch, views: list[Any]) -> Tensor:
+        add_distances: Any = self.blocks[0].distances
+        with scope("", 0):
+            mask = add_distances(views[0].mask)  # once for all layers
+        return super().run(x, batch, [UncachedView(mask, view.cell_positions) for view in views])
 
     def unused_tensors(self) -> dict[str, str]:
         return super().unused_tensors() | {"output.weight": "an encoder computes no logits"}

@@ -42,7 +42,7 @@ class Idefics3(SigLIP):
         pixels = images.resized(image.pixels, _long_side(image.height, image.width, c.longest), "lanczos")
         pixels = images.resized(pixels, _whole_tiles(pixels.shape[0], pixels.shape[1], tile), "lanczos")
         grid = Size(pixels.shape[0] // tile, pixels.shape[1] // tile)
-        cut = images.in_tiles(pixels, tile)
+        cut = images.in_tiles(pixels, Size(tile, tile))
         if grid == (1, 1):
             return Prepared({"pixels": images.normalized(cut, c.mean, c.std)}, Size(0, 0))
         cut = np.concatenate([cut, images.resized(pixels, Size(tile, tile), "lanczos")[None]])

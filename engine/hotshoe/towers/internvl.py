@@ -86,7 +86,7 @@ class InternVL(Tower):
         c, tile = self.config, self.config.image_size
         grid = images.tile_grid(image.height, image.width, tile, c.fewest, c.most)
         size = Size(grid.height * tile, grid.width * tile)
-        tiles = images.in_tiles(images.resized(image.pixels, size, "bicubic"), tile)
+        tiles = images.in_tiles(images.resized(image.pixels, size, "bicubic"), Size(tile, tile))
         if len(tiles) > 1:
             tiles = np.concatenate([tiles, images.resized(image.pixels, Size(tile, tile), "bicubic")[None]])
         return Prepared({"pixels": images.normalized(tiles, c.mean, c.std)})

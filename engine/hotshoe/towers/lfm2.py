@@ -53,7 +53,7 @@ class LFM2(SigLIP):
             return Prepared(inputs, Size(0, 0))
         grid = images.tile_grid(image.height, image.width, TILE, FEWEST, MOST)
         pixels = images.resized(image.pixels, Size(grid.height * TILE, grid.width * TILE), "bilinear")
-        inputs["tiles"] = images.normalized(images.in_tiles(pixels, TILE), c.mean, c.std)
+        inputs["tiles"] = images.normalized(images.in_tiles(pixels, Size(TILE, TILE)), c.mean, c.std)
         return Prepared(inputs, grid)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -63,7 +63,7 @@ class Llama4(Tower):
         canvas = np.zeros((grid.height * tile, grid.width * tile, 3), np.uint8)
         size = size_within(image, grid, tile)
         canvas[: size.height, : size.width] = images.resized(image.pixels, size, "bilinear")
-        tiles = images.in_tiles(canvas, tile)
+        tiles = images.in_tiles(canvas, Size(tile, tile))
         if len(tiles) > 1:
             tiles = np.concatenate([tiles, images.resized(image.pixels, Size(tile, tile), "bilinear")[None]])
         pixels = _normalized(tiles, c).reshape(-1, 3, c.side, c.patch_size, c.side, c.patch_size)

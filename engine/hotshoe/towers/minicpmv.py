@@ -112,8 +112,7 @@ class MiniCPMV(SigLIP):
         h, w = (_rounded(side, n) / n for side, n in zip((image.height, image.width), grid, strict=True))
         part = self._fitting(h, w, enlarged=True)
         pixels = images.resized(image.pixels, Size(part.height * grid.height, part.width * grid.width), "bicubic")
-        slices = pixels.reshape(grid.height, part.height, grid.width, part.width, 3).swapaxes(1, 2)
-        inputs["slices"] = images.normalized(slices.reshape(-1, *part, 3), c.mean, c.std)
+        inputs["slices"] = images.normalized(images.in_tiles(pixels, part), c.mean, c.std)
         inputs["slice_places"] = self._places(part)
         return Prepared(inputs, (grid, size))
 

@@ -156,7 +156,7 @@ class Mllama(Tower):
         canvas = np.zeros((grid.height * side, grid.width * side, 3), np.uint8)
         pixels = images.resized(image.pixels, size_within(image, grid, side), "bilinear")
         canvas[: pixels.shape[0], : pixels.shape[1]] = pixels
-        tiles = images.in_tiles(canvas, side)
+        tiles = images.in_tiles(canvas, Size(side, side))
         number = np.array([c.grids.index(grid) + 1], np.int32)
         return Prepared({"pixels": images.normalized(tiles, c.mean, c.std), "grid": number})
 
