@@ -159,6 +159,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ((tmp_path / "nowhere", output, *to), "nowhere does not exist"),
         ((tmp_path, output, *to), "is not a regular file"),
         ((source, source, *to), "is the input itself"),
+        ((source, tmp_path / "none" / "out", *to), f"there is no folder {tmp_path / 'none'}"),
         ((source, tmp_path, *to), "is not a regular file; expected a name for the answers"),
         ((source, other, *to), "line 1 is not an answer of a batch"),
     ):

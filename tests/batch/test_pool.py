@@ -387,7 +387,7 @@ def test_what_servers_send(answer: bytes, expected: Any) -> None:
     if isinstance(expected, Reply):
         assert asyncio.run(ask()) == expected
         assert seen[0].startswith(b"POST /v1/completions HTTP/1.1\r\n")
-        assert b"authorization: Bearer s3cret\r\n" in seen[0].lower().replace(b"bearer", b"Bearer")
+        assert b"authorization: Bearer s3cret\r\n" in seen[0]
     else:
         with pytest.raises(TargetLostError, match=expected) as raised:
             asyncio.run(ask())

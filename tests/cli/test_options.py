@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pytest
 import hotshoe
 from hotshoe.cli import _COMMANDS, all_commands, main, options
 from hotshoe.cli.generating import _COUNTS, _SAMPLING, sampling_options
-from hotshoe.cli.options import load_options
+from hotshoe.cli.options import SIZE, load_options
 from hotshoe.cli.parsing import _ALIASES, parse_command
+from hotshoe.cli.serve import _prefix_options
 from hotshoe.cli.wording import in_options
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,19 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     out = capsys.readouterr()
     assert out.out == ""
     return out.err
+
+
+def test_the_help_says_what_serve_keeps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A server writes prompts to the disk if nothing else is said, so its help has to tell how much and where."""
+    monkeypatch.setenv("HOTSHOE_CACHE_DIR", str(tmp_path))
+    kept = _prefix_options()
+    assert Path(kept["prefix_folder"]).parent == tmp_path
+    told = " ".join(all_commands()[1].choices["serve"].format_help().split())
+    for name in ("memory", "disk"):
+        size = re.search(r"efault: none, and (\w+) in serve", told.partition(f"--prefix-{name} SIZE")[2])
+        assert size is not None
+        assert SIZE(size[1]) == kept[f"prefix_{name}"]
+    assert f"Default in serve: {Path(kept['prefix_folder']).name} in hotshoe's cache folder" in told
 
 
 @pytest.mark.parametrize("name", ["-n", "--n-predict", "--predict", "--num-predict", "--max-tokens"])

@@ -219,7 +219,9 @@ class Output:
 
     def __init__(self, path: Path, source: Path) -> None:
         """Open the file, and make it if it is missing. Raises OptionError if it is ``source``, is not a regular file,
-        or if another run writes it."""
+        has no folder, or if another run writes it."""
+        if not path.parent.is_dir():
+            raise OptionError(f"{path}: there is no folder {path.parent}", hint="make it, or choose another name")
         if path.exists() and (not path.is_file() or path.samefile(source)):
             what = "the input itself" if path.is_file() else "not a regular file"
             raise OptionError(f"{path} is {what}; expected a name for the answers")

@@ -263,7 +263,10 @@ class Conversation:
             self.take_message(text)
 
     def take_message(self, text: str) -> None:
-        """Answer a message of the user, even if it begins with a slash. Paths of pictures and sounds give them."""
+        """Answer a message of the user, even if it begins with a slash.
+
+        The paths of pictures and sounds in it are replaced by the files, if the model reads such files.
+        """
         for reads, pattern, show in ((self.model.sees, _PICTURE, self.show), (self.model.hears, _SOUND, self.play)):
             for found in pattern.finditer(text) if reads else ():
                 path = found["quoted"] or found["plain"].replace("\\ ", " ")

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _YOUNG, _FULL_COLLECTION = 2000, 1000
+"""For ``gc.set_threshold``: new objects before the youngest are collected; collections of the second generation
+before a full one."""
 _SHOWN = 8
 """Tokens before the first one that differs, which are shown to tell where it is."""
 
