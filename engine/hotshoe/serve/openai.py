@@ -295,9 +295,8 @@ def _answers(
     process = front.process(request.model)
     ignored = front.ignored(unknown, _HARMLESS)
     if len(jobs) * request.n > front.max_jobs:
-        raise RequestError(
-            400, f"{len(jobs) * request.n} texts; expected at most {front.max_jobs} (--max-requests)", param="n"
-        )
+        n = len(jobs) * request.n
+        raise RequestError(400, f"{n} texts in one request; expected at most {front.max_jobs}: split it", param="n")
     found = []
     for job in jobs:
         for i in range(request.n):

@@ -282,7 +282,7 @@ class Worker:
 
 
 def _calm_garbage_collection() -> None:
-    """Let a full collection be rare: it stops all texts for up to 0.2 seconds, as graphs are many objects.
+    """Let a full collection be rare: it stops all texts meanwhile, and graphs are many objects.
 
     Closed graphs and finished texts do not refer to themselves, so they are freed without it.
     """
