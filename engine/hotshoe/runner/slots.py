@@ -266,9 +266,9 @@ class Slots:
     def shift(self, sequence: CachedSequence, keep: int, n: int) -> None:
         """Remove ``n`` rows after the first ``keep``, and move the later rows up. Computes a graph.
 
-        Rows whose cells are shared with another living sequence are computed again, later. If later rows then attend to
-        a picture that is not in the cache any more, the rows from it on are computed again. Raises GraphError if
-        positions cannot be moved.
+        Rows whose cells are shared with another living sequence are computed again, later. So are the rows from a
+        picture on, if later rows then attend to it and the cache has dropped it. Raises GraphError if positions cannot
+        be moved.
         """
         refusal = self.shift_refusal(sequence.items)
         if refusal is not None:
@@ -295,7 +295,7 @@ class Slots:
                 slot.shifted_from = keep if slot.shifted_from is None else min(keep, slot.shifted_from)
             slot.rows += tail
             sequence.n_computed = self.cache.resume_position(slot.number, len(slot.rows))
-            self._trim(slot, sequence.n_computed)  # the next row may need what is not in the cache any more
+            self._trim(slot, sequence.n_computed)  # the next row may need a picture that the cache has dropped
             slot.busy = False
         except BaseException:
             self.rollback()
