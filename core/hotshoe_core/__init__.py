@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from hotshoe_core.ops import TABLE
     from hotshoe_core.tensors.dtypes import DType
     from hotshoe_core.tensors.op import Op
-    from hotshoe_core.tensors.tensor import Tensor, constant, scope
+    from hotshoe_core.tensors.scope import scope
+    from hotshoe_core.tensors.tensor import Tensor, constant
 
 _EXPORTS = {
     "contract.backend": (
@@ -72,7 +73,8 @@ _EXPORTS = {
     "ops": ("TABLE",),
     "tensors.dtypes": ("DType",),
     "tensors.op": ("Op",),
-    "tensors.tensor": ("Tensor", "constant", "scope"),
+    "tensors.scope": ("scope",),
+    "tensors.tensor": ("Tensor", "constant"),
 }
 _MODULE = {name: module for module, names in _EXPORTS.items() for name in names}
 

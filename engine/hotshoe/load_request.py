@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +78,7 @@ class LoadRequest:
     keep_file: bool = False
     """Whether a loaded model needs the files."""
 
-    _pool: ThreadPoolExecutor = dataclasses.field(default_factory=lambda: ThreadPoolExecutor(1, "hotshoe-load"))
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "hotshoe-load"))
     _prepared: Future[tuple[Tokenizer, type[AnyModel]]] | None = None
 
     @classmethod
@@ -137,9 +136,19 @@ class LoadRequest:
         if self.model_class.task is Task.TEXT:
             _check_cache_spec(model, self.config.n_layers)
         tokenizer, kind = prepared.result()
-        parts = ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner)
-        n_attended = max((found.tower.n_attended for found in self.found_towers), default=0)
-        return kind(replace(parts, towers=self.towers, n_attended=n_attended, unused_towers=self.unused_towers))
+        return kind(
+            ModelParts(
+                model,
+                tokenizer,
+                backend,
+                self.file,
+                self.config.n_ctx,
+                self.runner,
+                towers=self.towers,
+                n_attended=max((found.tower.n_attended for found in self.found_towers), default=0),
+                unused_towers=self.unused_towers,
+            )
+        )
 
     def unused(self) -> dict[str, int]:
         """The bytes of the tensors that are not loaded, because the model does not use them, by the reason."""

@@ -15,7 +15,8 @@ from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import ClosedError, GraphError, UnsupportedOpError
 from hotshoe_core.inspect.debug import dump, to_dot
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_core.tensors.tensor import constant, scope
+from hotshoe_core.tensors.scope import scope
+from hotshoe_core.tensors.tensor import constant
 
 
 def test_dump_of_an_array_and_a_tensor() -> None:

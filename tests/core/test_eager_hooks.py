@@ -19,7 +19,8 @@ from hotshoe_core.eager.reference import numpy_library
 from hotshoe_core.errors import BackendError, InsufficientMemoryError, UnsupportedOpError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import round_to
-from hotshoe_core.tensors.tensor import constant, scope
+from hotshoe_core.tensors.scope import scope
+from hotshoe_core.tensors.tensor import constant
 
 
 class Box:

@@ -16,7 +16,7 @@ from hotshoe_core.errors import BackendError, InsufficientMemoryError, Placement
 from hotshoe_core.graphs.context import Context
 from hotshoe_core.ops import linear, swiglu
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_core.tensors.tensor import scope
+from hotshoe_core.tensors.scope import scope
 from hotshoe_core.testing import GRAPH_CASES, OP_CASES, BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.fake import fake_devices, open_fake
 from hotshoe_core.testing.run import AnyCase

@@ -18,7 +18,8 @@ from hotshoe_core.graphs.context import Context
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.ops import add, concat, l2_norm, layer_norm, linear, rms_norm
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_core.tensors.tensor import TABLE, Tensor, constant, scope
+from hotshoe_core.tensors.scope import scope
+from hotshoe_core.tensors.tensor import TABLE, Tensor, constant
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, max_side=4)
 

@@ -24,7 +24,8 @@ from hotshoe_core.inspect import trace as tracing
 from hotshoe_core.inspect.trace import trace, watch
 from hotshoe_core.inspect.tracefile import Statistics, measure, read_trace
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_core.tensors.tensor import Tensor, scope
+from hotshoe_core.tensors.scope import scope
+from hotshoe_core.tensors.tensor import Tensor
 
 RNG = np.random.default_rng(0)
 

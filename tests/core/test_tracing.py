@@ -14,7 +14,8 @@ from hotshoe_core.graphs.context import Context
 from hotshoe_core.graphs.graph import Graph, lower
 from hotshoe_core.ops import rms_norm, rsqrt, swiglu
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_core.tensors.tensor import TABLE, Tensor, nodes_created, scope
+from hotshoe_core.tensors.scope import scope
+from hotshoe_core.tensors.tensor import TABLE, Tensor, nodes_created
 
 
 def context() -> Context:

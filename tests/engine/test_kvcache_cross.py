@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.kvcache import Allocation, AttentionSpec, CrossCache, CrossSpec, HybridCache, make_cache
+from hotshoe.kvcache import Allocation, AttentionSpec, CrossCache, CrossSpec, HybridCache, make_cache, most_attended
 from hotshoe.kvcache.cross import cross_part
 from hotshoe_core import Backend, DType
 from hotshoe_core.eager.reference import open_reference
@@ -23,7 +23,7 @@ def _cache(n_rows: int) -> CrossCache:
 
 
 def _put(cache: CrossCache, *allocations: Allocation, n_rows: int = 0) -> dict[str, Any]:
-    """Computes both graphs: each output's keys are its cell numbers plus 100 times the number of the call."""
+    """Allocate rows and store their outputs. Keys of row i: slot * 1000 + position * 10 + i; values: minus that."""
     backend: Backend = cache._backend
     feeds = cache.allocate(allocations, n_rows or sum(a.n for a in allocations))
     if "cross.cells" in feeds:
@@ -107,6 +107,20 @@ def test_what_no_row_will_read_makes_room_and_is_computed_again_when_a_text_is_c
     assert cache.fits([Allocation(0, 5, 2, (), ((5, 1),))])
     cache.remove(0, 4)
     assert not cache.fits([Allocation(0, 4, 2, (), ((4, 1),))])
+
+
+def test_room_for_the_outputs_of_a_long_text_that_are_stored_one_by_one() -> None:
+    assert (most_attended([]), most_attended([(2, 3), (4, 1)]), most_attended([(0, 1), (1, 3), (5, 2)])) == (0, 3, 4)
+    cache = _cache(6)
+    _put(cache, Allocation(0, 0, 2, (), ((0, 3),)))
+    many = Allocation(1, 0, 9, (), ((0, 2), (2, 3), (4, 2), (7, 3)))
+    assert cache.fits([many, Allocation(0, 2, 1)])
+    assert not cache.fits([many._replace(encoded=((0, 2), (1, 2)))])  # a row attends to both
+    bounds = [0, 2, 4, 7, 9]
+    for k, output in enumerate(many.encoded):
+        piece = Allocation(1, bounds[k], bounds[k + 1] - bounds[k], (), (output,))
+        assert cache.fits([piece])
+        assert _seen(cache, _put(cache, piece, Allocation(0, 2 + k, 1)))[-1] == [0, 1, 2]
 
 
 def test_an_output_that_was_not_computed_is_forgotten() -> None:

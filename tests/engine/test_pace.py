@@ -106,7 +106,7 @@ def test_the_pace_is_learned() -> None:
     pace.learn([(0, 64)], 0.64, built=True)
     assert pace.allowance(1).rows(0) == 80  # 0.8 seconds
     assert pace.allowance(2).rows(0) == 20
-    assert pace.allowance(2).after(0, 10).rows(0) == 10
+    assert pace.allowance(2).after([(0, 10)]).rows(0) == 10
     pace.learn([(0, 10)], 5.0, built=True)  # compiling a graph says little about the next one
     assert pace.allowance(2).rows(0) == 15
     pace.learn([(0, 10)], 5.0, built=False)  # and a single step that was slow says little too

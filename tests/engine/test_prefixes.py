@@ -246,3 +246,37 @@ def test_a_long_text_leaves_and_comes_back_in_pieces(
         assert left._generation.sequence.n_computed == 64
         left.close()
         assert model.generate(prompt, GREEDY).tokens == first.tokens
+
+
+def test_a_text_that_changes_while_it_comes_back(gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (prefixes, slots):
+        monkeypatch.setattr(module, "BLOCK", 16)
+    monkeypatch.setattr(slots, "_FEWEST_STORED", 8)
+    prompt, other = tokens(200), tokens(100)
+    with load(gguf("LlamaForCausalLM"), "reference", n_ctx=256, n_sequences=2, prefix_memory=1 << 28) as model:
+        expected = model.sequence([*prompt[:100], *other]).append(7)
+        model.forget()
+        model.generate(prompt, GREEDY)
+        evict(model)
+        assert store_of(model).match(prompt).n >= 192
+
+        def step(*_: Any) -> None:
+            model.engine.step()
+            raise KeyboardInterrupt
+
+        def restore(*args: Any) -> None:
+            original(*args)
+            if len(model.engine._slots._slots[args[0]].rows) == 16:  # the second block
+                raise KeyboardInterrupt
+
+        cache = model.engine._slots.cache
+        original = cache.restore
+        for where, name, replaced, n in ((model.engine, "_wait_for", step, 64), (cache, "restore", restore, 0)):
+            with model.sequence(prompt[:100]) as sequence:
+                with monkeypatch.context() as patched:
+                    patched.setattr(where, name, replaced)
+                    with pytest.raises(KeyboardInterrupt):
+                        sequence.append(*prompt[100:])
+                assert sequence.n_computed == n  # a step brings 4 blocks of 16 rows
+                np.testing.assert_allclose(sequence.append(*other, 7), expected, atol=2e-4, rtol=1e-3)
+            evict(model)

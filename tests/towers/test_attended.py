@@ -144,6 +144,23 @@ def test_earlier_pictures_make_room_and_come_back(tower: MadeTower, main_device:
         _same(back, model.logits([*items[:8], 3, 4])[-1])
 
 
+def test_a_text_with_many_pictures_goes_on_together_with_others(tower: MadeTower, main_device: str) -> None:
+    """Room for two pictures. One text has four, but stores them one after the other."""
+    with _load(tower, main_device) as model:
+        items: list[Item] = [i for k in range(4) for i in (_span(model, picture(84, 112 + k)), *TEXT)]
+        expected = model.logits(items)[-1]
+        model.forget()
+        talking = model.stream(TEXT, max_tokens=40, temperature=0)
+        talking.advance()
+        many = model.stream(items, max_tokens=20, temperature=0)
+        many.start()
+        for _ in range(6):
+            talking.advance()
+        assert many._generation.sequence.n_computed >= len(items)
+        many.advance()
+        assert many.completion.tokens[0] == expected.argmax()
+
+
 def test_a_shift_to_a_picture_that_made_room(tower: MadeTower, main_device: str) -> None:
     """Room for two pictures; the last two of three are removed, so that later rows attend to the first one."""
     with _load(tower, main_device) as model:

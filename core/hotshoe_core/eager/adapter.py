@@ -183,7 +183,7 @@ class EagerBackend(Backend):
             return report
 
     def cache_config(self) -> CacheConfig:
-        """The coarsest padding and lengths of the devices, and the mask type of the first."""
+        """The coarsest padding and lengths of the devices, and the types of the first."""
         configs = [library.cache_config for library in self._libraries]
         lengths = [c.lengths_per_octave for c in configs if c.lengths_per_octave is not None]
         return CacheConfig(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import hotshoe_core.ops  # noqa: F401  (fills the op table)
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_core.tensors.tensor import TABLE, Tensor, scope
+from hotshoe_core.tensors.scope import scope
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 
 __all__ = ["Graph", "is_view", "lower"]
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotshoe_core.graphs.graph import Graph
-from hotshoe_core.tensors.tensor import TABLE, Tensor, scope
+from hotshoe_core.tensors.scope import scope
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 
 __all__ = ["narrowed"]
 

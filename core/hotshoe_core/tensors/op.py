@@ -12,7 +12,8 @@ from hotshoe_core.errors import GraphError, HotshoeError, ShapeError
 from hotshoe_core.errors.text import shown
 from hotshoe_core.tensors.attributes import is_number, kind_of
 from hotshoe_core.tensors.leaf_checks import MAX_ELEMENTS
-from hotshoe_core.tensors.tensor import Rule, Shape, Tensor, scope_name
+from hotshoe_core.tensors.scope import scope_name
+from hotshoe_core.tensors.tensor import Rule, Shape, Tensor
 
 if TYPE_CHECKING:
     from hotshoe_core.graphs.context import Context

@@ -24,15 +24,13 @@ from hotshoe_core.errors.text import shown
 from hotshoe_core.tensors.attributes import as_float, is_number
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.indexing import normalise
-from hotshoe_core.tensors.scope import current_scope, scope, scope_name
+from hotshoe_core.tensors.scope import current_scope
 
 if TYPE_CHECKING:
     from hotshoe_core.graphs.context import Context
     from hotshoe_core.tensors.op import Op
 
-__all__ = [
-    "LEAVES", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_tensor", "scope", "scope_name",
-]  # fmt: skip
+__all__ = ["LEAVES", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_tensor"]
 
 Shape = tuple[int, ...]
 Axis = int | tuple[int, ...] | None  # one axis, several axes, or all of them
@@ -42,7 +40,6 @@ TABLE: dict[str, Op] = {}
 """Every op by name. ``hotshoe_core.ops`` fills it; checks, the reference backend, tests and docs all read it."""
 
 LEAVES = frozenset({"weight", "state", "input", "constant"})
-
 
 _ids = itertools.count()
 

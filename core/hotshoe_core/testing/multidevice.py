@@ -17,7 +17,8 @@ from hotshoe_core.errors import BackendError, InsufficientMemoryError
 from hotshoe_core.graphs.context import Context
 from hotshoe_core.ops import linear, rms_norm, swiglu
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_core.tensors.tensor import Tensor, nodes_created, scope
+from hotshoe_core.tensors.scope import scope
+from hotshoe_core.tensors.tensor import Tensor, nodes_created
 
 __all__ = ["MultiDeviceConformance"]
 

@@ -22,7 +22,7 @@ from hotshoe.kvcache.base import (
     Sizes,
 )
 from hotshoe.kvcache.causal import CausalCache
-from hotshoe.kvcache.cross import CrossCache, cross_part
+from hotshoe.kvcache.cross import CrossCache, cross_part, most_attended
 from hotshoe.kvcache.hybrid import HybridCache
 from hotshoe.kvcache.recurrent import RecurrentCache, StateView
 from hotshoe.kvcache.spec import AttentionSpec, CrossSpec, LayerSpec, RecurrentSpec, parts_of
@@ -56,6 +56,7 @@ __all__ = [
     "UncachedView",
     "cross_part",
     "make_cache",
+    "most_attended",
 ]
 
 _MAX_CELLS = 2**31 - 1  # graphs number them in I32

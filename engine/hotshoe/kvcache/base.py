@@ -125,7 +125,10 @@ class Allocation(NamedTuple):
     """[start, stop) of the spans in which every row attends to every other row, later ones included."""
 
     encoded: tuple[tuple[int, int], ...] = ()
-    """The position, and the number of rows, of each encoder's output that begins in these rows (cross-attention)."""
+    """The position, and the number of rows, of each encoder's output that begins in these rows (cross-attention).
+
+    If there are several, ``Cache.fits`` expects a graph for each, which begins with it.
+    """
 
 
 class Cache(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from hotshoe.kvcache.base import Allocation, LayerViews, Sizes, common_resume_po
 from hotshoe.kvcache.buckets import BLOCKS_PER_OCTAVE
 from hotshoe.kvcache.cells import Cells, Reach, SlotBits, bits_of, full, slots_of
 from hotshoe.kvcache.spec import AttentionSpec, LayerSpec, Part, parts_of, per_layer, storing_part
-from hotshoe.kvcache.views import CellInputs, KeyValueView, SharedView, zero_rows
+from hotshoe.kvcache.views import CellInputs, KeyValueView, SharedView, require_blocks, saved_type, zero_rows
 from hotshoe_core import DType, Tensor, ops
-from hotshoe_core.errors import CacheFullError, DTypeError, GraphError
+from hotshoe_core.errors import CacheFullError, GraphError
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend, Context
@@ -60,7 +60,7 @@ class CausalCache:
         self._layers = {i: s for i, s in attention.items() if s.like is None}
         self._readers = {i: storing_part(parts, i) for i, s in attention.items() if s.like is not None}
         for layer, s in self._layers.items():
-            _require_blocks(layer, s, dtype)
+            require_blocks(layer, (s.k_dim, s.value_dim), dtype)
         self._reach = {i: Reach(s.window, s.chunk, spans=s.spans) for i, s in self._layers.items()}
         self._backend = backend
         self._config = config
@@ -213,7 +213,9 @@ class CausalCache:
 
     def held_bytes(self, slot: int, start: int, stop: int) -> int:
         held = {reach: len(cells.found(slot, start, stop)) for reach, cells in self.cells.items()}
-        states = sum(held[self._reach[i]] * _saved(state).nbytes for i, _, state in self._named_states())
+        states = sum(
+            held[self._reach[i]] * state.shape[1] * saved_type(state).itemsize for i, _, state in self._named_states()
+        )
         return states + 4 * sum(held.values())
 
     def save(self, slot: int, start: int, stop: int) -> dict[str, Array]:
@@ -231,7 +233,7 @@ class CausalCache:
             if rows:
                 ctx.forward(*(read for _, read in rows.values()))
                 ctx.compute({indices[r]: found[r] for r in indices})
-                saved |= {name: read.read().astype(_saved(state).dtype) for name, (state, read) in rows.items()}
+                saved |= {name: read.read().astype(saved_type(state)) for name, (state, read) in rows.items()}
         return saved
 
     def restore(self, slot: int, saved: Mapping[str, Array], stop: int) -> None:
@@ -274,20 +276,6 @@ class CausalCache:
         self._made = []
 
 
-class _Saved(NamedTuple):
-    """How rows of a state are saved."""
-
-    dtype: type[np.floating[Any]]
-    nbytes: int
-    """Of one row."""
-
-
-def _saved(state: Tensor) -> _Saved:
-    """Return F16 for F16, F32 for other types: both keep every bit."""
-    dtype = np.float16 if state.dtype == DType.F16 else np.float32
-    return _Saved(dtype, state.shape[1] * np.dtype(dtype).itemsize)
-
-
 def _spans_of(allocations: Sequence[Allocation], positions: Array) -> tuple[Array, Array] | None:
     """Return the first and last position of the span that each row is in; the row's own position outside spans."""
     if not any(a.spans for a in allocations):
@@ -318,12 +306,3 @@ def _without_magnitude(rope: RoPE) -> RoPE:
     if not rope.ext_factor:
         return dataclasses.replace(rope, attn_factor=1.0)
     return dataclasses.replace(rope, attn_factor=rope.attn_factor / rope.magnitude())
-
-
-def _require_blocks(layer: Part, spec: AttentionSpec, dtype: DType) -> None:
-    for size in (spec.k_dim, spec.value_dim):
-        if size % dtype.block_size:
-            raise DTypeError(
-                f"a {dtype.name} cache stores blocks of {dtype.block_size}; layer {layer} has heads of {size} elements",
-                hint="use f16",
-            )

@@ -8,7 +8,7 @@ as a sequence was cut back to it, or lost what stood between.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +17,14 @@ from hotshoe.kvcache.base import Allocation, Cache, LayerViews, Sizes
 from hotshoe.kvcache.buckets import round_up, rows_per_octave
 from hotshoe.kvcache.hybrid import HybridCache
 from hotshoe.kvcache.spec import CrossSpec, LayerSpec, Part, parts_of, per_layer
-from hotshoe.kvcache.views import require_rows, zero_rows
+from hotshoe.kvcache.views import require_blocks, require_rows, saved_type, zero_rows
 from hotshoe_core import DType, Tensor
-from hotshoe_core.errors import CacheFullError, DTypeError, GraphError
+from hotshoe_core.errors import CacheFullError, GraphError
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend, Context
 
-__all__ = ["CrossCache", "cross_part"]
+__all__ = ["CrossCache", "cross_part", "most_attended"]
 
 Array = np.ndarray[Any, Any]
 Outputs = dict[int, Array | None]
@@ -57,12 +57,8 @@ class CrossCache:
         self._states: dict[Part, tuple[Tensor, Tensor]] = {}
         try:
             for i, s in self._layers.items():
+                require_blocks(i, (s.k_dim, s.v_dim), dtype)
                 for name, size in (("k", s.k_dim), ("v", s.v_dim)):
-                    if size % dtype.block_size:
-                        raise DTypeError(
-                            f"a {dtype.name} cache stores blocks of {dtype.block_size}; layer {i} has heads of {size}",
-                            hint="use f16",
-                        )
                     self._made.append(backend.state((n_rows, s.n_kv_heads * size), dtype, f"cross.{i}.{name}", i.layer))
                 self._states[i] = (self._made[-2], self._made[-1])
         except BaseException:
@@ -143,7 +139,7 @@ class CrossCache:
         return per_layer(self._spec, {i: _Reading(s, *self._states[i], mask, attends) for i, s in self._layers.items()})
 
     def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
-        new = sum(n for a in allocations for _, n in a.encoded)
+        new = sum(most_attended(a.encoded) for a in allocations)  # a text's earlier outputs make room for later ones
         slots = self._slots.keys() if keep is None else {*keep, *(a.slot for a in allocations)}
         return not new or new <= self.n_rows - int(self._needed(slots, allocations).sum())
 
@@ -240,7 +236,7 @@ class CrossCache:
 
     def held_bytes(self, slot: int, start: int, stop: int) -> int:
         n = sum(len(cells) for cells in self._between(slot, start, stop).values() if cells is not None)
-        return n * sum(_saved(state).itemsize * state.shape[1] for state in self._made)
+        return n * sum(saved_type(state).itemsize * state.shape[1] for state in self._made)
 
     def save(self, slot: int, start: int, stop: int) -> dict[str, Array]:
         found = self._between(slot, start, stop)
@@ -254,7 +250,7 @@ class CrossCache:
                 ctx.forward(*rows)
                 ctx.compute({cells: np.concatenate(held)})
                 for state, read in zip(self._made, rows, strict=True):
-                    saved[state.name] = read.read().astype(_saved(state))
+                    saved[state.name] = read.read().astype(saved_type(state))
         return saved
 
     def restore(self, slot: int, saved: Mapping[str, Array], stop: int) -> None:
@@ -297,16 +293,23 @@ def cross_part(cache: Cache) -> CrossCache | None:
     return next((part for part in parts if isinstance(part, CrossCache)), None)
 
 
+def most_attended(outputs: Iterable[tuple[int, int]]) -> int:
+    """Return the most rows of outputs that one row attends to: those of outputs that follow each other directly.
+
+    outputs: the position and the number of rows of each, in order.
+    """
+    most, n, next_position = 0, 0, -1
+    for position, n_rows in outputs:
+        n = n_rows + (n if position == next_position else 0)
+        most, next_position = max(most, n), position + 1
+    return most
+
+
 def _joined(positions: list[int]) -> list[int]:
     """Return the last positions that follow each other directly."""
     n = len(positions)
     first = next((i for i in range(n - 1, 0, -1) if positions[i] != positions[i - 1] + 1), 0)
     return positions[first:]
-
-
-def _saved(state: Tensor) -> np.dtype[Any]:
-    """F16 for F16, F32 for other types: both keep every bit."""
-    return np.dtype(np.float16 if state.dtype == DType.F16 else np.float32)
 
 
 class _Reading:

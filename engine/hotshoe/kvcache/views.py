@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotshoe_core import DType, Tensor, ops
-from hotshoe_core.errors import GraphError, ShapeError
+from hotshoe_core.errors import DTypeError, GraphError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from hotshoe.kvcache.spec import AttentionSpec, Part
     from hotshoe_core import Backend, CacheConfig, Context
 
-__all__ = ["CellInputs", "KeyValueView", "SharedView", "UncachedView", "require_rows", "zero_rows"]
+__all__ = [
+    "CellInputs",
+    "KeyValueView",
+    "SharedView",
+    "UncachedView",
+    "require_blocks",
+    "require_rows",
+    "saved_type",
+    "zero_rows",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -152,6 +161,21 @@ def require_rows(what: str, x: Tensor, shape: tuple[int, ...]) -> None:
             f"{what} are {x.shape}; the layer's cache_spec says {shape}",
             hint="correct the number or the size of heads in cache_spec, or the reshape before update",
         )
+
+
+def require_blocks(layer: Part, head_sizes: Sequence[int], dtype: DType) -> None:
+    """Raise DTypeError unless heads of these sizes are made of whole blocks of ``dtype``."""
+    for size in head_sizes:
+        if size % dtype.block_size:
+            raise DTypeError(
+                f"a {dtype.name} cache stores blocks of {dtype.block_size}; layer {layer} has heads of {size} elements",
+                hint="use f16",
+            )
+
+
+def saved_type(state: Tensor) -> np.dtype[Any]:
+    """Return the type in which rows of a state are saved. F16 for F16, F32 for other types: both keep every bit."""
+    return np.dtype(np.float16 if state.dtype == DType.F16 else np.float32)
 
 
 def zero_rows(backend: Backend, states: Sequence[Tensor], rows: Array, at_once: int) -> None:

@@ -67,7 +67,7 @@ class ModelParts:
     n_attended: int = 0
     """The most rows of a picture to which layers of the text model attend; 0 if they attend to none."""
     unused_towers: tuple[str, ...] = ()
-    """The files of encoders that are not used, each with the reason."""
+    """The encoders that are not used, each with the reason."""
 
 
 class LoadedModel:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView, cross_part
+from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView, cross_part, most_attended
 from hotshoe.kvcache.buckets import round_up, rows_per_octave
 from hotshoe.kvcache.spec import parts_of
 from hotshoe.nn.batch import Batch
@@ -164,14 +164,13 @@ class TextForward:
 
     def _check_room(self, items: Items) -> None:
         """Raise InputTooLongError if spans that a row attends to have more rows than the cache has room for."""
-        n, stop, room = 0, -1, 0 if self._cross is None else self._cross.n_rows
-        for entry in items.attended(0, len(items)):
-            n, stop = len(entry.span.array) + (n if entry.start == stop else 0), entry.stop
-            if n > room:
-                raise InputTooLongError(
-                    f"pictures that follow each other directly have {n} rows; the cache has room for {room}",
-                    hint="use a larger n_sequences, or put a text between the pictures",
-                )
+        n = most_attended((entry.start, len(entry.span.array)) for entry in items.attended(0, len(items)))
+        room = 0 if self._cross is None else self._cross.n_rows
+        if n > room:
+            raise InputTooLongError(
+                f"pictures that follow each other directly have {n} rows; the cache has room for {room}",
+                hint="use a larger n_sequences, or put a text between the pictures",
+            )
 
     def padded_rows(self, n: int) -> int:
         """Return the number of rows of the graph that computes ``n`` rows, with padding."""

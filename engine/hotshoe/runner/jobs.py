@@ -131,7 +131,7 @@ class Job(Generic[R]):
         So a graph stores one picture that layers attend to, and the cache needs no room for all of a prompt's at once.
         """
         first = self.sequence.n_computed
-        return [e.start - first for e in self.sequence.items.spans if e.span.token is not None and e.start > first]
+        return [entry.start - first for entry in self.sequence.items.attended(first + 1, self.n_pending - 1)]
 
     @property
     def checkpoints(self) -> list[int]:

@@ -296,8 +296,7 @@ def encode_prompt(
     made = {encoder: iter([encoder.parts(source) for source in some]) for encoder, some in sources.items()}
     encoder_of = {encoder.marker: encoder for encoder in given}
     parts: list[str | EmbeddingSpan] = []
-    row_markers: list[str] = []
-    """of each part, that of its encoder; "" for a text of the prompt"""
+    row_markers: list[str] = []  # of each part, that of its encoder; "" for a text of the prompt
     for piece in re.split(f"({'|'.join(map(re.escape, encoder_of))})", first + text):
         if (chosen := encoder_of.get(piece)) is not None:
             new: Sequence[str | EmbeddingSpan] = next(made[chosen])

@@ -21,6 +21,7 @@ _FEWEST = 8  # rows of a piece, however slow the device is
 _WEIGHT = 0.5  # of a step that was faster than expected; a slower one counts in full
 _MOST_GROWTH = 2.0  # of what a step was expected to take: a single slow one may have other causes
 _MOST_GROWTH_BUILT = 1.25  # if it built a graph: that takes time too, but only once
+_SHORTEST = 1e-9  # seconds of a row
 _EVEN = 2048  # a row after so many tokens tells as much about pairs as about rows
 
 
@@ -33,9 +34,9 @@ class Allowance(NamedTuple):
     min_rows: int
     """Rows of a prompt that are computed in any case, so that every step goes on with one."""
 
-    def after(self, start: int, n: int) -> Allowance:
-        """Return what is left after ``n`` rows from position ``start`` on."""
-        rows, pairs = _work([(start, n)])
+    def after(self, parts: Iterable[tuple[int, int]]) -> Allowance:
+        """Return what is left after these parts of sequences: the position of the first row, the number of rows."""
+        rows, pairs = _work(parts)
         return self._replace(seconds=self.seconds - rows * self.per_row - pairs * self.per_pair)
 
     def rows(self, start: int) -> int:
@@ -43,7 +44,7 @@ class Allowance(NamedTuple):
         # seconds = n * first + n² / 2 * per_pair, solved for n
         first = self.per_row + start * self.per_pair
         left = max(0.0, self.seconds)
-        n = 2 * left / (first + math.sqrt(first * first + 2 * self.per_pair * left)) if left else 0.0
+        n = 2 * left / (first + math.sqrt(first * first + 2 * self.per_pair * left))
         return max(self.min_rows, int(n))
 
 
@@ -76,13 +77,13 @@ class Pace:
         """
         rows, pairs = _work(parts)
         if self._per_row is None:
-            self._per_row = seconds / rows
+            self._per_row = max(_SHORTEST, seconds / rows)
             return
         expected = rows * self._per_row + pairs * self._per_pair
         error = min(seconds, expected * (_MOST_GROWTH_BUILT if built else _MOST_GROWTH)) - expected
         scaled = pairs / _EVEN
         change = (error if error > 0 else _WEIGHT * error) / (rows * rows + scaled * scaled)
-        self._per_row = max(1e-9, self._per_row + change * rows)
+        self._per_row = max(_SHORTEST, self._per_row + change * rows)
         self._per_pair = max(0.0, self._per_pair + change * scaled / _EVEN)
 
 

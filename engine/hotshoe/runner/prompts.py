@@ -65,7 +65,7 @@ def prompt_items(model: Chats, prompt: Any, sources: Mapping[Medium, Iterable[An
         medium = next(iter(given)).medium
         raise medium.error(
             f"the prompt is {described(prompt)}; with {medium.option}, expected a text",
-            hint=f"items of your own may hold spans: model.{medium.option}.items(text, {medium.many}, …)",
+            hint=f"your own items may hold spans: model.{medium.option}.items(text, {medium.many}, add_special=True)",
         )
     from hotshoe.runner.media_encoder import encode_prompt  # few models have one
 

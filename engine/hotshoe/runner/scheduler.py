@@ -104,8 +104,8 @@ def schedule(
             prompts = []
     del decoding[limits.n_batch - bool(prompts) :]
     left = limits.n_batch - len(decoding)
-    for job in decoding:
-        allowance = allowance and allowance.after(job.n_computed, 1)
+    if allowance is not None:
+        allowance = allowance.after((job.n_computed, 1) for job in decoding)
     if limits.uniform:
         if prompts and allowance is not None:
             left = min(left, allowance.rows(prompts[0].n_computed))
@@ -119,8 +119,9 @@ def schedule(
             shares.append((job, n))
         if n < job.n_pending:
             break
-        left, done = left - n, done + n
-        allowance = allowance and allowance.after(job.n_computed, n)._replace(min_rows=0)
+        left, done = max(0, left - n), done + n  # rows that stay together may be more than were left
+        if allowance is not None:
+            allowance = allowance.after([(job.n_computed, n)])._replace(min_rows=0)
     return _graphs(shares, limits)
 
 

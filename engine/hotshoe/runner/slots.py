@@ -68,7 +68,7 @@ class Slot:
         self.pending: list[Row] = []  # rows that the current graph computes
         self.used = 0  # when a graph last computed rows of it
         self.shifted_from: int | None = None  # keys from here on were rotated, not computed: no exact prefix for others
-        self.busy = False  # a graph or a shift is changing it
+        self.busy = False  # a graph, a shift or a return from the store is changing it
         self.coming: list[bytes] = []  # the blocks of the store that follow these rows, and are still to be restored
         self.n_with_coming = 0  # rows when all of them are restored
         self._owner: weakref.ref[CachedSequence] | None = None
@@ -128,20 +128,23 @@ class Slots:
         if slot is None or store is None or not slot.coming:
             return False
         keys, slot.coming, n = slot.coming[:_RESTORED_AT_ONCE], slot.coming[_RESTORED_AT_ONCE:], slot.n_with_coming
+        slot.busy = True  # an interrupt leaves it so: the step's rollback then removes what is not recorded
         try:
             for key in keys:
-                block = store.get(key)
-                if block is None:  # its file is damaged
-                    slot.coming = []
+                block, first = store.get(key), len(slot.rows)
+                rows = [] if block is None else block.rows[: n - first]
+                if block is None or rows != sequence.items.rows[first : first + len(rows)]:
+                    slot.coming = []  # its file is damaged, or the sequence was changed meanwhile
                     break
                 self.cache.restore(slot.number, block.arrays, n)
-                slot.rows += block.rows[: n - len(slot.rows)]
+                slot.rows += rows
         except CacheFullError:
             slot.coming = []  # what came back is used
         if not slot.coming:
             n = self.cache.resume_position(slot.number, len(slot.rows))
             self._trim(slot, sequence.items.outside_span(n))
         sequence.n_computed = len(slot.rows)
+        slot.busy = False
         return bool(slot.coming)
 
     def detach(self, sequence: CachedSequence) -> None:
@@ -266,9 +269,9 @@ class Slots:
     def shift(self, sequence: CachedSequence, keep: int, n: int) -> None:
         """Remove ``n`` rows after the first ``keep``, and move the later rows up. Computes a graph.
 
-        Rows whose cells are shared with another living sequence are computed again, later. If later rows then attend to
-        a picture that is not in the cache any more, the rows from it on are computed again. Raises GraphError if
-        positions cannot be moved.
+        Rows whose cells are shared with another living sequence are computed again, later. So are the rows from a
+        picture on, if later rows then attend to it and the cache has dropped it. Raises GraphError if positions cannot
+        be moved.
         """
         refusal = self.shift_refusal(sequence.items)
         if refusal is not None:
@@ -295,7 +298,7 @@ class Slots:
                 slot.shifted_from = keep if slot.shifted_from is None else min(keep, slot.shifted_from)
             slot.rows += tail
             sequence.n_computed = self.cache.resume_position(slot.number, len(slot.rows))
-            self._trim(slot, sequence.n_computed)  # the next row may need what is not in the cache any more
+            self._trim(slot, sequence.n_computed)  # the next row may need a picture that the cache has dropped
             slot.busy = False
         except BaseException:
             self.rollback()

@@ -23,6 +23,9 @@ from hotshoe_loader.verdict import Outcome, Rejected
 __all__ = ["Score", "choose_library", "open_core", "score_library"]
 
 
+_PREFIXES = {"vulkan": "vk", "hip": "cuda", "musa": "cuda"}  # of functions; the last two are ggml's code for CUDA
+
+
 class Score(NamedTuple):
     """A library with its own score for this machine."""
 
@@ -65,11 +68,12 @@ def score_library(library: LibraryCandidate, binary: Binary) -> Score:
         if rejected.hint is None:
             rejected.hint = f"reinstall the package that contains {library.path}"
         raise
-    # the second, if it was built to be linked, without GGML_BACKEND_DL, as in wheels of llama-cpp-python
-    if not any(hasattr(handle, name) for name in ("ggml_backend_init", _registration_of(library.backend))):
+    # if it was built to be linked, without GGML_BACKEND_DL, as in wheels of llama-cpp-python
+    linked = f"ggml_backend_{_PREFIXES.get(library.backend, library.backend)}_reg"
+    if not any(hasattr(handle, name) for name in ("ggml_backend_init", linked)):
         raise Rejected(
             Outcome.INCOMPATIBLE_API,
-            f"it is not a ggml backend: it does not export ggml_backend_init or {_registration_of(library.backend)}",
+            f"it is not a ggml backend: it does not export ggml_backend_init or {linked}",
             "build it with GGML_BACKEND_DL=ON",
         )
     if not hasattr(handle, "ggml_backend_score"):
@@ -92,14 +96,6 @@ def score_library(library: LibraryCandidate, binary: Binary) -> Score:
             score=value,
         )
     return Score(library, value)
-
-
-_PREFIXES = {"vulkan": "vk", "hip": "cuda", "musa": "cuda"}  # the last two are ggml's code for CUDA
-
-
-def _registration_of(backend: str) -> str:
-    """The function that registers a backend whose library was built without GGML_BACKEND_DL."""
-    return f"ggml_backend_{_PREFIXES.get(backend, backend)}_reg"
 
 
 def choose_library(scores: Sequence[Score]) -> Score | None:
