@@ -8,9 +8,26 @@ import pytest
 
 from tests.support.fixtures import ctrl_c_raises, minilm_folder, minilm_gguf
 
-__all__ = ["ctrl_c_raises", "minilm_folder", "minilm_gguf", "pytest_terminal_summary"]
+__all__ = ["ctrl_c_raises", "minilm_folder", "minilm_gguf", "pytest_addoption", "pytest_terminal_summary"]
 
 _SHOWN, _WIDTH = 15, 130
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("hotshoe")
+    group.addoption(
+        "--device",
+        action="append",
+        help="compute the models of tests/families and tests/towers on this device, in place of reference, cpu and "
+        "mlx:cpu; may be repeated",
+    )
+    group.addoption(
+        "--bound",
+        type=float,
+        default=0.0,
+        help="the error that is allowed there in any case, as a part of the largest value; for devices that round to "
+        "TF32 or F16",
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -32,7 +32,7 @@ def test_vectors_are_those_of_transformers(made: Made, device: str) -> None:
         vectors = model._compute(texts(made))
     for text, ours in zip(texts(made), vectors, strict=True):
         expected = made.vector(made.expected(text))
-        assert np.abs(ours - expected).max() <= made.row.bound * np.abs(expected).max()
+        assert np.abs(ours - expected).max() <= made.bound * np.abs(expected).max()
 
 
 def test_results_are_those_of_llama_cpp(made: Made, main_device: str) -> None:

@@ -31,7 +31,7 @@ def test_rows(heard: MadeSound, device: str) -> None:
         ids = heard.ids(items)
         embeds, _ = heard.heard(ids, [samples])
         ours = np.concatenate([item.array for item in items if isinstance(item, EmbeddingSpan)])
-        assert_close(ours, embeds[np.array(ids) == heard.row_id], heard.row.bound)
+        assert_close(ours, embeds[np.array(ids) == heard.row_id], heard.bound)
 
 
 @pytest.mark.parametrize("where", ["first", "last", "two", "none"])
@@ -48,7 +48,7 @@ def test_logits(heard: MadeSound, device: str, where: str) -> None:
     }[where]
     items = encoder.items(text, [(samples, RATE) for samples in sounds], add_special=False)
     _, theirs = heard.heard(heard.ids(items), sounds)
-    assert_close(model.logits(items), theirs, heard.row.bound)
+    assert_close(model.logits(items), theirs, heard.bound)
     with model.sequence() as sequence:  # in pieces, of which the cache keeps the beginning
         last = [(sequence.append(*part), len(sequence) - 1) for part in (items[:2], items[2:3], items[3:]) if part]
-    assert_close(np.stack([logits for logits, _ in last]), theirs[[row for _, row in last]], heard.row.bound)
+    assert_close(np.stack([logits for logits, _ in last]), theirs[[row for _, row in last]], heard.bound)

@@ -42,7 +42,7 @@ def test_rows(made: MadeTower, device: str) -> None:
     for height, width in made.row.sizes:
         pixels = picture(height, width)
         spans = [i for i in model.images.items("", [pixels], add_special=False) if isinstance(i, EmbeddingSpan)]  # type: ignore[union-attr]
-        assert_close(np.concatenate([span.array for span in spans]), made.features([pixels]), made.row.bound)
+        assert_close(np.concatenate([span.array for span in spans]), made.features([pixels]), made.bound)
 
 
 @pytest.mark.parametrize("where", ["first", "last", "two", "none"])
@@ -60,7 +60,7 @@ def test_logits(made: MadeTower, device: str, where: str) -> None:
     }[where]
     items = encoder.items(text, pictures, add_special=False)
     theirs = made.logits(made.ids(items), pictures)
-    assert_close(model.logits(items), theirs, made.row.bound)
+    assert_close(model.logits(items), theirs, made.bound)
     with model.sequence() as sequence:  # in pieces, of which the cache keeps the beginning
         last = [(sequence.append(*part), len(sequence) - 1) for part in (items[:2], items[2:3], items[3:]) if part]
-    assert_close(np.stack([logits for logits, _ in last]), theirs[[row for _, row in last]], made.row.bound)
+    assert_close(np.stack([logits for logits, _ in last]), theirs[[row for _, row in last]], made.bound)

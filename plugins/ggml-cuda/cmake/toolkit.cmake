@@ -15,6 +15,8 @@ if(parts GREATER 1)
   file(REMOVE "${CUDAToolkit_ROOT}")
   file(CREATE_LINK "${root}" "${CUDAToolkit_ROOT}" SYMBOLIC)
   set(nvcc "${CUDAToolkit_ROOT}/bin/nvcc")
+  # CMake tries nvcc by linking a program, and nvcc looks into lib64, which the wheels do not have.
+  set(ENV{LIBRARY_PATH} "${CUDAToolkit_ROOT}/lib:$ENV{LIBRARY_PATH}")
   # CMake looks for names without a version, which their libraries do not have.
   foreach(name cudart cublas cublasLt)
     file(GLOB found "${CUDAToolkit_ROOT}/lib/lib${name}.so.*")
