@@ -10,10 +10,12 @@ Runs under any Python that has the engine; it needs only the engine, NumPy and t
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 clock = time.perf_counter
@@ -109,6 +111,14 @@ class Hotshoe:
         self.model.generate("The quick brown fox jumps", max_tokens=1, temperature=0)
 
 
+def open_cuda() -> None:
+    """Open CUDA's libraries from NVIDIA's wheels, if there are any: libggml-cuda.so needs them, and is not linked so."""
+    for name in ("cudart", "cublasLt", "cublas"):
+        for path in itertools.chain.from_iterable(Path(p).glob(f"nvidia/*/lib/lib{name}.so.*") for p in sys.path):
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+            break
+
+
 class LlamaCpp:
     """llama.cpp, by the low-level interface of llama-cpp-python, which costs no time of its own."""
 
@@ -133,6 +143,7 @@ class LlamaCpp:
         if library:
             from llama_cpp import _ggml
 
+            open_cuda()
             load = _ggml.libggml.ggml_backend_load
             load.argtypes, load.restype = [ctypes.c_char_p], ctypes.c_void_p
             if not load(library.encode()):
