@@ -112,7 +112,7 @@ class Hotshoe:
 
 
 def open_cuda() -> None:
-    """Open CUDA's libraries from NVIDIA's wheels, if there are any: libggml-cuda.so needs them, and is not linked so."""
+    """Open CUDA's libraries from NVIDIA's wheels, if there are any: libggml-cuda.so needs them."""
     for name in ("cudart", "cublasLt", "cublas"):
         for path in itertools.chain.from_iterable(Path(p).glob(f"nvidia/*/lib/lib{name}.so.*") for p in sys.path):
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)

@@ -27,7 +27,7 @@ from hotshoe_core.testing.run import AnyCase
 from hotshoe_ggml import unit
 from hotshoe_loader import load_all
 from tests.support.fixtures import minilm_folder, minilm_gguf  # noqa: F401  (fixtures)
-from tests.support.vulkan import HALF, OnVulkan, require_vulkan
+from tests.support.vulkan import OnVulkan, require_vulkan
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
 PROMPT = "In the beginning"
@@ -47,9 +47,6 @@ class TestGraphs(OnVulkan, OpConformance):
     def cases(cls) -> Sequence[AnyCase]:
         by_themselves = ("argmax", "roll", "rwkv_wkv6")
         return [case for case in super().cases() if not case.op or (case.op in by_themselves and "nan" not in case.id)]
-
-    def tolerance(self, case: AnyCase) -> float:
-        return max(super().tolerance(case), HALF)
 
 
 class TestWithTheCpu(OnVulkan, MultiDeviceConformance):

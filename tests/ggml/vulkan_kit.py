@@ -17,7 +17,7 @@ from hotshoe_core.testing.run import AnyCase
 from hotshoe_loader import load_all
 from tests.support.each_family import FAMILIES, require_same_as_cpu
 from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
-from tests.support.vulkan import HALF, OnVulkan, require_vulkan
+from tests.support.vulkan import OnVulkan, require_vulkan
 
 
 @pytest.fixture(autouse=True)
@@ -29,16 +29,6 @@ def in_reasonable_time(request: pytest.FixtureRequest) -> None:
 
 class TestVulkan(OnVulkan, BackendConformance):
     params = BackendParams(n_threads=1)
-
-    def tolerance(self, case: AnyCase) -> float:
-        if case.id.startswith("layer_norm F32[4,64]-offset"):
-            return 5e-2  # the variance is E[x²] - E[x]², of which few digits are left with a mean of 1000
-        return max(super().tolerance(case), HALF if case.op != "cast" else 0.0)
-
-    def atol(self, case: AnyCase) -> float | None:
-        """ggml's shaders add 1 to exp(x) in softplus and tanh, which has no digits left for small results."""
-        atol = super().atol(case)
-        return None if atol is None else max(atol, 1e-6)
 
     def xfail(self, case: AnyCase) -> str | None:
         ordering = case.op in ("max", "min", "argmax", "argsort", "top_k")

@@ -10,10 +10,7 @@ from hotshoe_core.contract.backend import Backend
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_loader import load_all
 
-__all__ = ["HALF", "OnVulkan", "require_vulkan"]
-
-HALF = 2e-3
-"""The kit's bound for F16, here for all: ggml's shaders multiply matrices, keys and values in half precision."""
+__all__ = ["OnVulkan", "require_vulkan"]
 
 
 def require_vulkan() -> str:

@@ -250,6 +250,12 @@ class Backend(ABC):
     strict: bool = False
     """Whether ``Context.reserve`` refuses a graph with a node that cannot run on the device the placement intends."""
 
+    fast_math: bool = False
+    """Whether its kernels compute F32 with fewer digits: products in TF32 or F16, functions such as exp approximated.
+
+    The conformance kit then accepts larger errors: see ``OpConformance.tolerance``.
+    """
+
     independent: bool = True
     """Whether it may compute while another backend of the process computes, in another thread."""
 

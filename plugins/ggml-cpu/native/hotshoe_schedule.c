@@ -280,6 +280,12 @@ static void make_graphs(struct hotshoe_schedule * s) {
         if (arena->reorders && unit->iface.graph_optimize != NULL) {
             unit->iface.graph_optimize(unit, &split->graph);
         }
+        /* CUDA replays the kernels of a graph that had the same nodes at the same addresses. It does not compare the
+         * types of their sources: a number that no other graph has, where no library looks, tells them apart. */
+        if (split->graph.n_nodes > 0) {
+            const uint64_t own = atomic_fetch_add_explicit(&next_uid, 1, memory_order_relaxed);
+            memcpy(split->graph.nodes[0]->padding, &own, sizeof own);
+        }
         last_on_host = arena->g.buft_is_host(arena->types[split->unit]) ? i : last_on_host;
     }
     for (int i = last_on_host + 1; i < s->n_splits; i++) {

@@ -50,6 +50,7 @@ class GgmlBackend(Backend):
         if any(unit.may_round_to_bf16 for unit in self.units):
             self.honours = self.honours | {"matmul_precision"}
         self.rounds_to_bf16 = self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours
+        self.fast_math = any(unit.fast_math for unit in self.units)
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
         self._stored: dict[Tensor, tuple[str, Stored]] = {}  # device and memory
         self._executables: set[GgmlExecutable] = set()

@@ -23,6 +23,10 @@ other libraries have one queue, or one connection, for all threads.
 """
 
 
+_FAST_MATH = frozenset({"CUDA", "ROCm", "MUSA", "Vulkan"})
+"""Libraries whose kernels multiply F32 in TF32 or F16, and are built with the compiler's fast mathematics."""
+
+
 class Unit:
     """An opened device, with its library and its ``ggml_backend_t``. It uses only ggml's own ops.
 
@@ -55,6 +59,7 @@ class Unit:
         self.maps_pages = facts.buffer_from_host_ptr
         self._native_name = facts.name
         self.n_copying = min(n_threads, _N_COPYING.get(self.library.name, 1))
+        self.fast_math = self.library.name in _FAST_MATH
         self._overstated = overstated(self.library.name)
         self.ggml_backend = lib().ggml_backend_dev_init(self.device_pointer, ffi.NULL)
         self._failures = self.library.failures(facts.name)

@@ -165,9 +165,13 @@ class CpuBuilder(Builder):
 
     def linear_experts(self, x: Ptr, weight: Ptr, experts: Ptr, *, distinct: bool) -> Ptr:
         # ggml's product with its repacked weights requires that no row names an expert twice
-        if distinct or not self._is_repacked(weight):
-            return super().linear_experts(x, weight, experts, distinct=distinct)
-        return self.one_choice_at_a_time(x, weight, experts)
+        return super().linear_experts(x, weight, experts, distinct=distinct or not self._is_repacked(weight))
+
+    def factor(self, x: Ptr) -> Ptr:
+        return self.rows(x)
+
+    def rows(self, x: Ptr) -> Ptr:
+        return x if x.nb[0] == self.g.ggml_type_size(x.type) else self.cont(x)
 
     def _is_repacked(self, weight: Ptr) -> bool:
         """Whether the weight has the layout of ggml's CPU_REPACK, a buffer that the host cannot read as memory."""

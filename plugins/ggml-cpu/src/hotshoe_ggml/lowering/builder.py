@@ -70,7 +70,34 @@ class Builder:
 
     def rows(self, x: Ptr) -> Ptr:
         """``x`` with each row contiguous; there may be gaps between rows."""
-        return x if x.nb[0] == self.g.ggml_type_size(x.type) else self.cont(x)
+        return self._usual_where_1(x) if x.nb[0] == self.g.ggml_type_size(x.type) else self.cont(x)
+
+    def factor(self, x: Ptr) -> Ptr:
+        """``x`` as the factor of a product: rows as ``rows`` makes them, at addresses that all kernels can read.
+
+        CUDA's kernels read pairs of elements, and do not check where they begin (mmvf.cu).
+        """
+        x = self.rows(x)
+        if x.ne[0] % 2 or self.g.ggml_is_quantized(x.type):
+            return x
+        pair = 2 * self.g.ggml_type_size(x.type)
+        starts = [x.view_offs, *(x.nb[i] for i in range(1, MAX_AXES) if x.ne[i] > 1)]
+        return self.call("cont", x) if any(start % pair for start in starts) else x
+
+    def _usual_where_1(self, x: Ptr) -> Ptr:
+        """``x``, with the strides that follow from its sizes for axes of size 1.
+
+        They have no meaning, but CUDA computes others from them: of joined axes (binbcast.cu), and for cuBLAS.
+        """
+        nb = [x.nb[0], x.nb[1], x.nb[2], x.nb[3]]
+        usual = self.g.ggml_row_size(x.type, x.ne[0])
+        for i in range(1, MAX_AXES):
+            if x.ne[i] == 1:
+                nb[i] = usual
+            usual = nb[i] * x.ne[i]
+        if nb[1:] == [x.nb[1], x.nb[2], x.nb[3]]:
+            return x
+        return self.call("view_4d", x, *x.ne, *nb[1:], 0)
 
     def _usual_strides(self, x: Ptr) -> bool:
         row = self.g.ggml_row_size(x.type, x.ne[0])
@@ -192,19 +219,24 @@ class Builder:
 
     def matmul(self, x: Ptr, y: Ptr, *, transpose: bool, full_precision: bool) -> Ptr:
         """x @ y, or x @ y.T. y has any layout."""
-        y = self.rows(y if transpose else self.call("transpose", y))
+        y = self.factor(y if transpose else self.call("transpose", y))
         y = self.f32(y) if y.type == DType.F64.id else y
         batch = [max(x.ne[2], y.ne[2]), max(x.ne[3], y.ne[3])]
         if [x.ne[2], x.ne[3]] != batch:  # ggml repeats only its first operand, which is our y
             x = self.repeat(x, [x.ne[0], x.ne[1], *batch])
-        product = self.call("mul_mat", y, x)
+        product = self.call("mul_mat", y, self.factor(x))
         if full_precision:
             self.g.ggml_mul_mat_set_prec(product, self.g.GGML_PREC_F32)
         return product
 
     def linear_experts(self, x: Ptr, weight: Ptr, experts: Ptr, *, distinct: bool) -> Ptr:
-        """Multiply each row of x by the matrix that ``experts`` names. distinct: no row names an expert twice."""
-        return self.call("mul_mat_id", weight, x, experts)
+        """Multiply each row of x by the matrix that ``experts`` names. distinct: no row names an expert twice.
+
+        ggml's kernels for devices sort the rows by expert, and expect each expert at most once in a row.
+        """
+        if distinct or experts.ne[0] == 1:
+            return self.call("mul_mat_id", self.factor(weight), x, experts)
+        return self.one_choice_at_a_time(x, self.factor(weight), experts)
 
     def one_choice_at_a_time(self, x: Ptr, weight: Ptr, experts: Ptr) -> Ptr:
         """``linear_experts`` as one product for each choice, so that no product has an expert twice."""
@@ -236,7 +268,9 @@ class Builder:
             fused = self._flash_attention(q, k, v, mask, sinks, scale, softcap)
             if self.flash == "on" or self._supports(fused):
                 return fused
-        scores = self.call("mul_mat", k, q)  # ggml repeats k over the heads of a group by itself
+        scores = self.call(
+            "mul_mat", self.factor(k), self.factor(q)
+        )  # ggml repeats k over the heads of a group by itself
         self.g.ggml_mul_mat_set_prec(scores, self.g.GGML_PREC_F32)
         if softcap:
             scores = self.call("scale", self.call("tanh", self.call("scale", scores, scale / softcap)), softcap)
@@ -245,7 +279,7 @@ class Builder:
         if sinks is not None:
             self.g.ggml_soft_max_add_sinks(weights, sinks)
         values = self.call("cont", self.swap(self.f32(v), 0, 1))
-        y = self.call("mul_mat", values, weights)
+        y = self.call("mul_mat", self.factor(values), self.factor(weights))
         return self.cont(self.swap(y, 1, 2))
 
     def _flash_attention(

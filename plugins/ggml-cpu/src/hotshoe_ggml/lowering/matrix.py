@@ -12,9 +12,9 @@ from hotshoe_ggml.lowering.table import indices_are_i32, lowers
 def _linear(b: Builder, node: Tensor, x: Ptr, weight: Ptr) -> Ptr:
     flat = b.f32(x)
     if node.ndim == 2:  # most nodes of a text model
-        return b.call("mul_mat", b.rows(weight), b.rows(flat))
+        return b.call("mul_mat", b.factor(weight), b.factor(flat))
     flat = b.reshape(flat, (node.size // node.shape[-1], weight.ne[0]))  # one product, not one for each batch row
-    return b.reshape(b.call("mul_mat", b.rows(weight), b.rows(flat)), node.shape)
+    return b.reshape(b.call("mul_mat", b.factor(weight), b.factor(flat)), node.shape)
 
 
 @lowers("matmul")

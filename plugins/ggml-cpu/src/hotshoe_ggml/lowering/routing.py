@@ -66,7 +66,7 @@ class DeviceBuilder(Builder):
     def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
         """As the base class; ggml's product of experts reads rows with gaps between them, such as the routing's."""
         fits = node.op == "linear_experts" and are_within(node.source(2), node.source(1).shape[0])
-        if fits and self.rows(native) is native:
+        if fits and native.nb[0] == self.g.ggml_type_size(native.type):
             return native
         return super().indices(node, native, which)
 
@@ -92,7 +92,8 @@ class DeviceBuilder(Builder):
             return weights
         least = _LEAST_SUM if r.clamp is None else r.clamp.attrs["min"]
         total = self.call("clamp", self.call("sum_rows", weights), least, math.inf)
-        return self.call("reshape_2d", self.call("div", weights, total), k, n)
+        # the fused kernel reads k from the second axis of its last node
+        return self.call("reshape_2d", self.call("reshape_3d", self.call("div", weights, total), 1, k, n), k, n)
 
 
 def _find(graph: Graph, is_mine: Callable[[Tensor], bool]) -> list[_Routing]:

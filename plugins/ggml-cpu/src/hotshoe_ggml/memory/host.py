@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import mmap
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import address
 
-__all__ = ["drop_pages", "memory_owner", "zeros"]
+__all__ = ["PinnedArrays", "drop_pages", "memory_owner", "zeros"]
+
+_LINE = 64  # bytes
 
 
 def memory_owner(data: Any) -> Any:
@@ -43,3 +47,28 @@ def drop_pages(data: np.ndarray[Any, Any]) -> None:
     stop = (offset + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if start < stop:
         root.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+class PinnedArrays:
+    """Arrays that a device writes by itself, without a copy by its driver. Their pages stay where they are.
+
+    buffer_type: the device's for memory of the host. ``arrays`` is empty if there is no memory.
+    """
+
+    def __init__(self, buffer_type: Any, shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        sizes = [int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in shapes]
+        starts = np.cumsum([0, *(-(-size // _LINE) * _LINE for size in sizes)]).tolist()
+        self.arrays: list[np.ndarray[Any, Any]] = []
+        self._buffer = lib().ggml_backend_buft_alloc_buffer(buffer_type, starts[-1])
+        if self._buffer != ffi.NULL:
+            base = lib().ggml_backend_buffer_get_base(self._buffer)
+            memory = np.frombuffer(ffi.buffer(base, starts[-1]), np.uint8)
+            for start, size, (shape, dtype) in zip(starts, sizes, shapes):
+                self.arrays.append(memory[start : start + size].view(dtype).reshape(shape))
+
+    def free(self) -> None:
+        """Free the memory. Nothing may use the arrays any longer. Further calls do nothing."""
+        self.arrays = []
+        if self._buffer != ffi.NULL:
+            lib().ggml_backend_buffer_free(self._buffer)
+            self._buffer = ffi.NULL

@@ -17,6 +17,7 @@ from hotshoe_core.graphs.splits import node_devices
 from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_ggml.lowering import LOWERINGS, Builder, ggml_lacks, node_budget
 from hotshoe_ggml.memory.buffers import TensorBuffer
+from hotshoe_ggml.memory.host import PinnedArrays
 from hotshoe_ggml.memory.layouts import Layout
 from hotshoe_ggml.native import ffi, ggml_functions, kernels, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
@@ -25,6 +26,8 @@ from hotshoe_ggml.run.scheduler import ScheduledGraph, Scheduler
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["GgmlExecutable", "Owner"]
+
+_MOST_PINNED = 8 << 20  # bytes: the logits of some tokens
 
 
 class Owner(Protocol):
@@ -66,6 +69,7 @@ class GgmlExecutable(Executable):
         self._scheduled: ScheduledGraph | None = None
         self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._saved_outputs: dict[Tensor, np.ndarray[Any, Any]] = {}  # on the host, if the scheduler is shared
+        self._pinned: PinnedArrays | None = None  # where they are saved, if a device can write there
         self._constants: list[TensorBuffer] = []
         self._layouts: dict[Tensor, Layout] = {}  # of weights and states; this also keeps them alive
         self._native: dict[Tensor, Any] = {}  # ggml's tensors of all other nodes
@@ -101,6 +105,7 @@ class GgmlExecutable(Executable):
 
     def _build(self, size: int) -> Any:
         g, graph, backend, native = lib(), self._graph, self._backend, self._native
+        self._require_usable_leaves()
         if len(backend.units) > 1:
             self._devices = node_devices(graph, backend.placement, backend.device_of_tensor)
         numbers = {unit.name: i for i, unit in enumerate(backend.units)}
@@ -136,17 +141,22 @@ class GgmlExecutable(Executable):
         added = ffi.from_buffer("int8_t[]", units)
         kernels().hotshoe_add_nodes(ggml_functions(), cgraph, tensors, len(nodes), names, numbers, added)
 
+    def _require_usable_leaves(self) -> None:
+        """Raise GraphError or ClosedError for a weight or state of another backend, or one that was released."""
+        for leaf in self._graph.leaves:
+            if leaf.op in ("weight", "state"):
+                if leaf.owner is not self._backend:
+                    raise GraphError(f"{leaf!r} is held by another backend")
+                if leaf.handle is None:
+                    raise ClosedError(f"{leaf!r} was released")
+
     def _take_leaves(self, builder: Builder) -> None:
-        """Make the inputs, and look up weights and states. Raises GraphError or ClosedError if one is not usable."""
+        """Make the inputs, and look up weights and states."""
         for leaf in self._graph.leaves:
             if leaf.op == "input":
                 self._native[leaf] = builder.new(leaf.shape, leaf.dtype)
                 lib().ggml_set_input(self._native[leaf])
             elif leaf.op != "constant":
-                if leaf.owner is not self._backend:
-                    raise GraphError(f"{leaf!r} is held by another backend")
-                if leaf.handle is None:
-                    raise ClosedError(f"{leaf!r} was released")
                 self._layouts[leaf] = leaf.handle
 
     def _lower(self, builder: Builder, node: Tensor) -> Any:
@@ -233,7 +243,7 @@ class GgmlExecutable(Executable):
                 if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
                     self._set(native, array)
             self._saved_outputs.clear()
-            saved = {t: np.empty(t.shape, t.dtype.numpy) for t in self._outputs} if self._shares else {}
+            saved = self._outputs_on_host() if self._shares else {}
             try:  # all is queued on the devices: the host waits once
                 status = self._scheduler.compute(scheduled)
                 for tensor, out in saved.items() if status == lib().GGML_STATUS_SUCCESS else ():
@@ -247,6 +257,16 @@ class GgmlExecutable(Executable):
             if status != lib().GGML_STATUS_SUCCESS:
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
             self._saved_outputs = saved
+
+    def _outputs_on_host(self) -> dict[Tensor, np.ndarray[Any, Any]]:
+        """Arrays for the outputs: pinned, if they are small and a device can write there."""
+        outputs = [(t.shape, np.dtype(t.dtype.numpy)) for t in self._outputs]
+        types = [u.host_buffer_type for u in self._backend.units if u.host_buffer_type != ffi.NULL]
+        if self._pinned is None and types and sum(t.nbytes for t in self._outputs) <= _MOST_PINNED:
+            self._pinned = PinnedArrays(types[0], outputs)
+        if self._pinned is not None and self._pinned.arrays:
+            return dict(zip(self._outputs, self._pinned.arrays))
+        return dict(zip(self._outputs, (np.empty(shape, dtype) for shape, dtype in outputs)))
 
     def _set(self, native: Any, array: np.ndarray[Any, Any]) -> None:
         """Copy an input to where it is read. A device may do it later, in the order of what is queued on it."""
@@ -332,6 +352,9 @@ class GgmlExecutable(Executable):
                 self._scheduled = None
             for buffer in self._constants:
                 buffer.free()
+            if self._pinned is not None:
+                self._saved_outputs.clear()
+                self._pinned.free()
             self._context.free()
             self._native.clear()
             self._layouts.clear()
