@@ -1,4 +1,4 @@
-"""The whole conformance kit on an NVIDIA GPU, alone and with the CPU: `pytest tests/ggml/cuda_kit.py` on such a machine.
+"""The whole conformance kit on an NVIDIA GPU, alone and with the CPU: `pytest tests/ggml/cuda_kit.py`.
 
 All families on it: `pytest tests/families tests/towers --device cuda:0 --bound 2e-2`.
 """

@@ -84,7 +84,10 @@ def op_names(cgraph: Any) -> list[str]:
     return [ffi.string(lib().ggml_op_name(node.op)).decode() for node in nodes]
 
 
-def result(backend: Backend, n: int, make: Any, names: list[str] | None = None) -> np.ndarray:
+def result(
+    backend: Backend, n: int, make: Any, names: list[str] | None = None, sizes: list[list[int]] | None = None
+) -> np.ndarray:
+    """The numbers of a mixture. names and sizes: get the name and the sizes of each node."""
     data = WEIGHT.reshape(-1).view(np.uint8)
     weight = backend.load([WeightData("w", WEIGHT.shape, DType.F32, data, uses=("linear_experts",))])["w"]
     rng = np.random.default_rng(n)
@@ -98,6 +101,8 @@ def result(backend: Backend, n: int, make: Any, names: list[str] | None = None) 
         if names is not None:
             (executable,) = backend._executables  # type: ignore[attr-defined]
             names += op_names(executable._scheduled.cgraph)
+            if sizes is not None:
+                sizes += [list(node.ne) for node in _nodes(executable._scheduled.cgraph)]
     backend.release([weight])
     return np.array(computed)
 
@@ -107,11 +112,45 @@ def result(backend: Backend, n: int, make: Any, names: list[str] | None = None) 
 def test_the_order_that_is_fused_gives_the_same_numbers(backend: Backend, case: str, n: int) -> None:
     make, expected = CASES[case]
     names: list[str] = []
-    computed = result(backend, n, make, names)
+    sizes: list[list[int]] = []
+    computed = result(backend, n, make, names, sizes)
     start = names.index(expected[0])
     assert names[start : start + len(expected)] == expected
+    # ggml_cuda_op_topk_moe and ggml_vk_topk_moe read the number of chosen experts from the last node
+    assert sizes[start + len(expected) - 1] == [1, K, n, 1]
     with open_reference() as reference:
         assert np.allclose(computed, result(reference, n, make), rtol=1e-5, atol=1e-6)
+
+
+def test_the_results_of_experts_are_summed_by_element_if_there_are_many_rows(backend: Backend) -> None:
+    make, _ = CASES["softmax"]
+    names: list[str] = []
+    computed = result(backend, 9, make, names)
+    assert "MUL_MAT" not in names
+    assert names.count("ADD") == K - 1
+    with open_reference() as reference:
+        assert np.allclose(computed, result(reference, 9, make), rtol=1e-5, atol=1e-6)
+
+
+def test_no_product_has_an_expert_twice_for_a_row(backend: Backend) -> None:
+    """mmid.cu expects each expert at most once. Indices that are fed may have one twice."""
+    data = WEIGHT.reshape(-1).view(np.uint8)
+    weight = backend.load([WeightData("w", WEIGHT.shape, DType.F32, data, uses=("linear_experts",))])["w"]
+    with backend.new_context() as ctx:
+        y, chosen = ctx.input("y", (2, 1, DIM)), ctx.input("chosen", (2, 2), DType.I32)
+        products = ops.linear_experts(y, weight, chosen)
+        ctx.forward(products)
+        given = np.float32([[np.arange(DIM)], [np.ones(DIM)]])
+        computed = ctx.compute({y: given, chosen: [[3, 3], [1, 2]]}).read(products)
+        (executable,) = backend._executables  # type: ignore[attr-defined]
+        used = [n.src[2].ne[0] for n in _nodes(executable._scheduled.cgraph) if n.op == lib().GGML_OP_MUL_MAT_ID]
+    backend.release([weight])
+    assert used == [1, 1]
+    assert np.allclose(
+        computed,
+        np.stack([given[0] @ WEIGHT[3].T] * 2 + [given[1] @ WEIGHT[i].T for i in (1, 2)]).reshape(2, 2, -1),
+        rtol=1e-5,
+    )
 
 
 def both_read(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

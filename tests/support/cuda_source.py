@@ -1,7 +1,7 @@
 """What ggml 0.20.2's CUDA library says that it runs, and what its kernels run, transcribed from src/ggml-cuda.
 
 It says more than its kernels do, and GGML_ABORT ends the process. So tests without a GPU can build graphs for "CUDA"
-and look for nodes that would end it.
+and look for nodes that would end it, or be wrong. What a GPU did with the kit is here too.
 """
 
 from __future__ import annotations
@@ -152,6 +152,38 @@ def _runs_copy(node: Any, a: Any, b: Any) -> bool:
     )
 
 
+def _usual_where_1(x: Any) -> bool:
+    """Whether axes of size 1 have the strides that follow from the sizes before them."""
+    usual = lib().ggml_row_size(x.type, x.ne[0])
+    for i in range(1, 4):
+        if x.ne[i] == 1 and x.nb[i] != usual:
+            return False
+        usual = x.nb[i] * x.ne[i]
+    return True
+
+
+def _in_pairs(x: Any) -> bool:
+    """Whether pairs of elements are aligned (mmvf.cu reads float2 and half2). Rows of odd length are left to cuBLAS."""
+    pair = 2 * lib().ggml_type_size(x.type)
+    return x.ne[0] % 2 == 1 or x.view_offs % pair == 0 == sum(x.nb[i] % pair for i in range(1, 4) if x.ne[i] > 1)
+
+
+def _runs_product(node: Any, a: Any, b: Any) -> bool:
+    """mmvf.cu reads pairs; ggml_cuda_mul_mat_cublas_impl of ggml-cuda.cu gives cuBLAS the strides of axes of size 1."""
+    if not _usual_where_1(b) or (not lib().ggml_is_quantized(a.type) and not _usual_where_1(a)):
+        return False
+    return bool(lib().ggml_is_quantized(a.type)) or (_in_pairs(a) and _in_pairs(b))
+
+
+def _runs_experts(node: Any, a: Any, b: Any) -> bool:
+    return b.type == F32 and _dense(node.src[2]) and (bool(lib().ggml_is_quantized(a.type)) or _in_pairs(a))
+
+
+def _broadcasts(node: Any, a: Any, b: Any) -> bool:
+    """binbcast.cu joins axes of contiguous operands by their strides, also those of axes of size 1."""
+    return all(x == ffi.NULL or not _flat(x) or _usual_where_1(x) for x in (a, b))
+
+
 def _floats(node: Any, a: Any, b: Any) -> bool:
     return a.type == node.type and int(a.type) in (F32, F16)
 
@@ -191,7 +223,9 @@ _RUNS: dict[str, Callable[[Any, Any, Any], bool]] = {
     **dict.fromkeys(("ARGMAX", "ARGSORT", "TOP_K", "MEAN", "SUM"), _flat_f32),
     "GET_ROWS": _runs_rows,
     "ROPE": lambda node, a, b: _floats(node, a, b) and a.ne[0] % 2 == 0,
-    "MUL_MAT_ID": lambda node, a, b: b.type == F32 and _dense(node.src[2]),
+    "MUL_MAT": _runs_product,
+    "MUL_MAT_ID": _runs_experts,
+    **dict.fromkeys(("REPEAT", "ADD", "SUB", "MUL", "DIV"), _broadcasts),
     "CONV_TRANSPOSE_1D": lambda node, a, b: _flat(a) and _flat(b),
     "CONV_TRANSPOSE_2D": lambda node, a, b: int(a.type) in (F32, F16) and b.type == F32 and _flat(a) and _flat(b),
     "CONV_2D_DW": lambda node, a, b: b.type == F32,

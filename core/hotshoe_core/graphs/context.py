@@ -359,6 +359,8 @@ def _indexed(graph: Graph) -> dict[Tensor, _Bound]:
 
 def _check_indices(tensor: Tensor, array: np.ndarray[Any, Any], bounds: Mapping[Tensor, _Bound]) -> None:
     bound = bounds.get(tensor)
-    if bound is not None and (array.min() < 0 or array.max() >= bound.n):
+    if bound is None or (array.size == 1 and 0 <= array.item() < bound.n):  # the second is faster than min and max
+        return
+    if array.min() < 0 or array.max() >= bound.n:
         bad = array[(array < 0) | (array >= bound.n)].flat[0]
         raise GraphError(f"{tensor.op} {tensor.name} holds the index {bad}; {bound.name} has {bound.n} rows")

@@ -115,8 +115,9 @@ class CausalCache:
                 feeds[f"cache.cells.{reach}"] = taken.astype(self._config.cell_dtype.numpy, copy=False)
                 mask = np.empty((n_rows, cells.n_read), self._config.mask_dtype.numpy)
                 cells.write_mask(mask[:n], positions, slots, spans)
-                mask[n:] = -np.inf
-                mask[n:, 0] = 0  # any cell: a softmax of nothing is NaN
+                if n < n_rows:
+                    mask[n:] = -np.inf
+                    mask[n:, 0] = 0  # any cell: a softmax of nothing is NaN
                 feeds[f"cache.mask.{reach}"] = mask
                 feeds[f"cache.positions.{reach}"] = np.maximum(cells.positions[: mask.shape[1]], 0)
         except CacheFullError:

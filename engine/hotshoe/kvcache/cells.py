@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -49,6 +49,14 @@ def slots_of(bits: SlotBits) -> frozenset[int]:
 def _bit(slots: Any) -> Any:
     """Return the bit of a slot, or of each slot, in its word."""
     return np.uint64(1) << np.asarray(slots % _BITS, np.uint64)
+
+
+@lru_cache(maxsize=2)
+def _later(n: int, dtype: Any) -> Array:
+    """Return the mask of ``n`` new tokens among themselves: each attends to those up to itself. (n, n)."""
+    mask: Array = np.triu(np.full((n, n), -np.inf, dtype), 1)
+    mask.flags.writeable = False
+    return mask
 
 
 def full(room: int, n: int) -> CacheFullError:
@@ -162,7 +170,8 @@ class Cells:
     def allocate(self, positions: Array, slots: Array, n_rows: int) -> Array:
         """Return a cell for each row, (n_rows,) I32; may free cells that no token attends to. Raises CacheFullError."""
         n = len(positions)
-        self._word(int(slots.max(initial=0)))
+        if n:
+            self._word(int(slots[0] if n == 1 else slots.max()))
         free = self._free(n)
         if len(free) < n:
             self.members &= ~self._unseen()
@@ -181,6 +190,8 @@ class Cells:
     def _free(self, n: int) -> Array:
         """Return the first ``n`` free cells, or all if there are fewer."""
         end = min(self._end, self.n)
+        if self._first_free >= end:  # as while a text grows
+            return np.arange(end, min(self.n, end + n), dtype=np.int32)
         free = self._first_free + np.flatnonzero(~self.members[:, self._first_free : end].any(axis=0))[:n]
         beyond = np.arange(end, min(self.n, end + n - len(free)))
         return np.concatenate((free, beyond)).astype(np.int32)
@@ -212,7 +223,8 @@ class Cells:
         assert cells is not None  # called after allocate()
         if not len(slots):
             return True
-        starts = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist(), len(slots)]
+        inner = (np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist() if len(slots) > 1 else []
+        starts = [0, *inner, len(slots)]
         parts = [(int(slots[i]), i, j) for i, j in pairwise(starts)]
         if len({slot for slot, *_ in parts}) < len(parts):
             return False
@@ -225,8 +237,10 @@ class Cells:
             part[:] = row.mask[: mask.shape[1]]
             if j - i == 1:
                 part[0, new[0]] = 0
+            elif new[-1] - new[0] == j - i - 1:  # they follow each other
+                part[:, new[0] : new[-1] + 1] = _later(j - i, mask.dtype)
             else:
-                part[:, new] = np.triu(np.full((j - i, j - i), -np.inf, mask.dtype), 1)
+                part[:, new] = _later(j - i, mask.dtype)
             row.mask[new] = 0
             row.end = int(positions[j - 1]) + 1
         return True
@@ -269,11 +283,14 @@ class Cells:
     @property
     def n_read(self) -> int:
         """The cells that a graph must read: up to the last one in use, rounded up."""
-        while self._end and not self.members[:, self._end - 1].any():
+        while self._end and not self._is_used(self._end - 1):
             used = np.flatnonzero(self.members[:, max(0, self._end - _BLOCK) : self._end].any(axis=0))
             self._end = max(0, self._end - _BLOCK) + (int(used[-1]) + 1 if len(used) else 0)
         blocks = -(-max(1, self._end) // self.padding)
         return min(round_up(blocks, self._per_octave) * self.padding, self.most_read)
+
+    def _is_used(self, cell: int) -> bool:
+        return bool(self.members[0, cell]) or (len(self.members) > 1 and bool(self.members[:, cell].any()))
 
     @property
     def most_read(self) -> int:

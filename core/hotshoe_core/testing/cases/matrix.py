@@ -44,6 +44,10 @@ def matrix() -> Iterator[Case]:
         yield Case("matmul", (Arg(a), Arg(b)))
         yield Case("matmul", (Arg(a), Arg((*b[:-2], b[-1], b[-2]))), {"transpose": True})
     yield Case("matmul", (Arg((2, 3, 64)), Arg((2, 64, 5))), {"precision": "full"})
+    yield Case("matmul", (Arg((9, 1, 4)), Arg((9, 4, 6))))  # sums with weights, as of experts
+    for layout in LAYOUTS:
+        yield Case("matmul", (Arg((9, 1, 4), layout=layout), Arg((9, 4, 6))))
+        yield Case("matmul", (Arg((9, 1, 4)), Arg((9, 4, 6), layout=layout)))
     for transpose, shape in ((False, (2, 8, 5)), (True, (2, 5, 8))):
         t = {"transpose": transpose}
         for layout in LAYOUTS:

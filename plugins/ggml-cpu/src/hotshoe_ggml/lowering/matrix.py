@@ -5,6 +5,7 @@ from __future__ import annotations
 from hotshoe_core.ops.bounds import are_distinct
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.lowering.builder import Builder, Ptr
+from hotshoe_ggml.lowering.routing import MOST_TERMS
 from hotshoe_ggml.lowering.table import indices_are_i32, lowers
 
 
@@ -17,7 +18,7 @@ def _linear(b: Builder, node: Tensor, x: Ptr, weight: Ptr) -> Ptr:
     return b.reshape(b.call("mul_mat", b.factor(weight), b.factor(flat)), node.shape)
 
 
-@lowers("matmul")
+@lowers("matmul", nodes=lambda node: 16 + 2 * MOST_TERMS)
 def _matmul(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
     full_precision = node.attrs["precision"] == "full"
     return b.matmul(b.rows(b.f32(x)), y, transpose=node.attrs["transpose"], full_precision=full_precision)

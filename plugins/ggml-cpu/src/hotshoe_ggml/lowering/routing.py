@@ -21,10 +21,15 @@ from hotshoe_core.ops.bounds import are_within
 from hotshoe_core.tensors.tensor import Shape, Tensor
 from hotshoe_ggml.lowering.builder import F32, Builder, Fusion, Ptr, ReadOperand
 
-__all__ = ["DeviceBuilder"]
+__all__ = ["MOST_TERMS", "DeviceBuilder"]
 
 _LEAST_SUM = 2.0**-24
 """A lower limit that changes no sum: the largest of n probabilities is 1/n or more, and n is an int of 16 bits."""
+
+MOST_TERMS = 16
+"""Of a sum with weights that is not computed as a matrix product."""
+
+_FEWEST_SUMS = 8
 
 
 class _Routing(NamedTuple):
@@ -62,6 +67,19 @@ class DeviceBuilder(Builder):
         if x.op == self.g.GGML_OP_ROPE and len(shape) == 2 and shape == (x.ne[2] * x.ne[3], x.ne[0] * x.ne[1]):
             return self.call("view_2d", x, shape[1], shape[0], x.nb[2], 0)
         return super().reshape(x, shape)
+
+    def matmul(self, x: Ptr, y: Ptr, *, transpose: bool, full_precision: bool) -> Ptr:
+        """As the base class; sums with weights, such as those of experts, as products of elements and their sums.
+
+        As matrix products they are one for each row, of which a GPU computes a few at a time.
+        """
+        k, n = x.ne[0], x.ne[2]
+        is_sum = not transpose and x.ne[1] == 1 and k <= MOST_TERMS and y.ne[2] == n and x.ne[3] == y.ne[3] == 1
+        if not is_sum or n < _FEWEST_SUMS:
+            return super().matmul(x, y, transpose=transpose, full_precision=full_precision)
+        terms = self.call("mul", self.rows(self.f32(y)), self.call("view_3d", x, 1, k, n, x.nb[0], x.nb[2], 0))
+        parts = [self.call("view_2d", terms, y.ne[0], n, terms.nb[2], i * terms.nb[1]) for i in range(k)]
+        return self.reshape(functools.reduce(functools.partial(self.call, "add"), parts), (n, 1, y.ne[0]))
 
     def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
         """As the base class; ggml's product of experts reads rows with gaps between them, such as the routing's."""
