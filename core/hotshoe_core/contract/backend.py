@@ -214,6 +214,13 @@ class Executable(ABC):
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
         """Copy an output into ``out``, which is contiguous and has the tensor's shape and NumPy dtype."""
 
+    def give(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
+        """Return an output as an array that belongs to the caller from now on; None if it must be copied by ``read``.
+
+        After an array was returned, the output is not read again before the next run.
+        """
+        return None
+
     @abstractmethod
     def memory(self) -> Mapping[str, Memory]:
         """Bytes of this graph's temporaries, by device name."""

@@ -64,6 +64,7 @@ class Context:
         self._bounds: dict[Tensor, _Bound] = {}
         self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._computed = False
+        self._taken: set[Tensor] = set()  # outputs that read_once has given away
         self._closed = False
         self._lock = threading.RLock()
 
@@ -184,6 +185,7 @@ class Context:
                 executable.write(tensor, array)
                 self._fed[tensor] = array
             self._computed = False
+            self._taken.clear()
             observer = self.observer  # another thread may remove it
             if observer is not None:
                 observer.before_run(self, self._fed)
@@ -208,11 +210,8 @@ class Context:
         self.backend.require_process()
         require_tensor("the tensor to read", tensor)
         with self._lock:
-            self._require_open()
-            if tensor not in self._outputs:
-                raise GraphError(f"{tensor!r} is not an output", hint="pass it to ctx.forward() before computing")
-            if not self._computed or self._executable is None:
-                raise GraphError(f"{tensor.name} has no value yet", hint="call ctx.compute(...) first")
+            self._require_readable(tensor)
+            assert self._executable is not None
             dtype = _numpy_dtype(self._lowered[tensor])
             if out is None:
                 out = np.empty(tensor.shape, dtype)
@@ -227,6 +226,33 @@ class Context:
                 )
             self._executable.read(self._lowered[tensor], out)
             return out
+
+    def _require_readable(self, tensor: Tensor) -> None:
+        self._require_open()
+        if tensor not in self._outputs:
+            raise GraphError(f"{tensor!r} is not an output", hint="pass it to ctx.forward() before computing")
+        if not self._computed or self._executable is None:
+            raise GraphError(f"{tensor.name} has no value yet", hint="call ctx.compute(...) first")
+        if tensor in self._taken:
+            raise GraphError(f"{tensor.name} was read by read_once; it can be read again after the next compute")
+
+    def read_once(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """The value of an output, as ``read`` returns it, but only once after each compute.
+
+        It is not copied if the backend has made an array for it. Raises GraphError as ``read`` does, also afterwards.
+        """
+        self.backend.require_process()
+        require_tensor("the tensor to read", tensor)
+        with self._lock:
+            self._require_readable(tensor)
+            assert self._executable is not None
+            lowered = self._lowered[tensor]
+            is_shared = sum(other is lowered for other in self._lowered.values()) > 1
+            given = None if is_shared else self._executable.give(lowered)
+            if given is None:
+                given = self.read(tensor)
+            self._taken.add(tensor)
+            return given
 
     # Inspecting
 
@@ -262,7 +288,8 @@ class Context:
         with self._lock:
             self._closed = True
             # tensors refer to their context: without this, closed graphs wait for the garbage collector
-            for held in (self._fed, self._inputs, self._outputs, self._updates, self._lowered, self._bounds):
+            tensors = (self._fed, self._inputs, self._outputs, self._updates, self._lowered, self._bounds, self._taken)
+            for held in tensors:
                 held.clear()
             self._graph = None
             if self._executable is not None:

@@ -238,7 +238,7 @@ class TextForward:
             storing.context.compute({tensor: values[name] for name, tensor in storing.inputs.items()})
         built = self.contexts.get(signature)
         built.context.compute({tensor: feeds[name] for name, tensor in built.inputs.items()})
-        results = [output.read() for output in built.outputs]
+        results = [built.context.read_once(output) for output in built.outputs]
         return results if n_outputs == signature.n_outputs else [r[:n_outputs] for r in results]
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.leaf_checks import require_leaf
 from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
 from hotshoe_ggml.lowering import can_lower, ggml_lacks
+from hotshoe_ggml.memory.host import PinnedPool
 from hotshoe_ggml.memory.transfer import Meter
-from hotshoe_ggml.native import blocks
+from hotshoe_ggml.native import blocks, ffi
 from hotshoe_ggml.native.context import OutOfMemory
 from hotshoe_ggml.native.log import follow_level, logger, raise_pending
 from hotshoe_ggml.open_units import open_units
@@ -57,6 +58,8 @@ class GgmlBackend(Backend):
         # Several units share one scheduler. With only a CPU, each graph has its own and keeps its addresses. That is
         # cheap, because Linux provides pages only when they are written.
         self.scheduler = Scheduler(self.units) if len(self.units) > 1 else None
+        types = [unit.host_buffer_type for unit in self.units if unit.host_buffer_type != ffi.NULL]
+        self.pinned = PinnedPool(types[0]) if types else None  # for outputs
 
     def load(
         self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
@@ -228,6 +231,8 @@ class GgmlBackend(Backend):
             for executable in list(self._executables):
                 executable.close()
             self.release(list(self._stored))
+            if self.pinned is not None:
+                self.pinned.close()
             for unit in self.units:
                 unit.close()
 

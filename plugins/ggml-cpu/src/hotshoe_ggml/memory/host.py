@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ import numpy as np
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import address
 
-__all__ = ["PinnedArrays", "drop_pages", "memory_owner", "zeros"]
+__all__ = ["PinnedPool", "drop_pages", "memory_owner", "zeros"]
 
-_LINE = 64  # bytes
+_MOST_PINNED = 128 << 20  # bytes: the system cannot move or swap them
 
 
 def memory_owner(data: Any) -> Any:
@@ -49,26 +48,60 @@ def drop_pages(data: np.ndarray[Any, Any]) -> None:
         root.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
-class PinnedArrays:
-    """Arrays that a device writes by itself, without a copy by its driver. Their pages stay where they are.
+class PinnedPool:
+    """Memory of the host that a device writes by itself, without a copy by its driver. It is used again and again.
 
-    buffer_type: the device's for memory of the host. ``arrays`` is empty if there is no memory.
+    buffer_type: the device's for memory of the host.
     """
 
-    def __init__(self, buffer_type: Any, shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
-        sizes = [int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in shapes]
-        starts = np.cumsum([0, *(-(-size // _LINE) * _LINE for size in sizes)]).tolist()
-        self.arrays: list[np.ndarray[Any, Any]] = []
-        self._buffer = lib().ggml_backend_buft_alloc_buffer(buffer_type, starts[-1])
-        if self._buffer != ffi.NULL:
-            base = lib().ggml_backend_buffer_get_base(self._buffer)
-            memory = np.frombuffer(ffi.buffer(base, starts[-1]), np.uint8)
-            for start, size, (shape, dtype) in zip(starts, sizes, shapes):
-                self.arrays.append(memory[start : start + size].view(dtype).reshape(shape))
+    def __init__(self, buffer_type: Any) -> None:
+        self._buffer_type = buffer_type
+        self._free: dict[int, list[Any]] = {}  # ggml's buffers, by size
+        self._n_bytes = 0  # of all buffers
+        self._closed = False
 
-    def free(self) -> None:
-        """Free the memory. Nothing may use the arrays any longer. Further calls do nothing."""
-        self.arrays = []
-        if self._buffer != ffi.NULL:
-            lib().ggml_backend_buffer_free(self._buffer)
-            self._buffer = ffi.NULL
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+        """A new array; its memory comes back when nothing refers to it. None if too much is in use, or there is none.
+
+        Not under a lock: arrays end in any thread, also in one that is making another.
+        """
+        n = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        size = 1 << max(n - 1, 4095).bit_length()
+        free = self._free.setdefault(size, [])
+        try:
+            buffer = free.pop()
+        except IndexError:
+            if self._n_bytes + size > _MOST_PINNED:
+                return None
+            buffer = lib().ggml_backend_buft_alloc_buffer(self._buffer_type, size)
+            if buffer == ffi.NULL:
+                return None
+            self._n_bytes += size
+        memory = _Pinned(self, buffer, size)
+        return np.asarray(memory)[:n].view(dtype).reshape(shape)
+
+    def give_back(self, buffer: Any, size: int) -> None:
+        """Take a buffer that no array uses."""
+        if self._closed:
+            lib().ggml_backend_buffer_free(buffer)
+        else:
+            self._free[size].append(buffer)
+
+    def close(self) -> None:
+        """Free what no array uses; the rest is freed with its array."""
+        self._closed = True
+        for buffers in self._free.values():
+            while buffers:
+                lib().ggml_backend_buffer_free(buffers.pop())
+
+
+class _Pinned:
+    """The memory of one array. NumPy refers to it as long as an array uses it."""
+
+    def __init__(self, pool: PinnedPool, buffer: Any, size: int) -> None:
+        self._pool, self._buffer, self._size = pool, buffer, size
+        start = int(ffi.cast("uintptr_t", lib().ggml_backend_buffer_get_base(buffer)))
+        self.__array_interface__ = {"data": (start, False), "shape": (size,), "typestr": "|u1", "version": 3}
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._buffer, self._size)

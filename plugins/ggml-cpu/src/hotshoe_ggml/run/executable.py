@@ -17,7 +17,7 @@ from hotshoe_core.graphs.splits import node_devices
 from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_ggml.lowering import LOWERINGS, Builder, ggml_lacks, node_budget
 from hotshoe_ggml.memory.buffers import TensorBuffer
-from hotshoe_ggml.memory.host import PinnedArrays
+from hotshoe_ggml.memory.host import PinnedPool
 from hotshoe_ggml.memory.layouts import Layout
 from hotshoe_ggml.native import ffi, ggml_functions, kernels, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
@@ -27,8 +27,6 @@ from hotshoe_ggml.unit import Unit
 
 __all__ = ["GgmlExecutable", "Owner"]
 
-_MOST_PINNED = 8 << 20  # bytes: the logits of some tokens
-
 
 class Owner(Protocol):
     """The parts of the backend that an executable uses."""
@@ -37,6 +35,7 @@ class Owner(Protocol):
     counters: Counters
     units: list[Unit]
     scheduler: Scheduler | None
+    pinned: PinnedPool | None
     """Shared by all executables; None with one unit, where each executable has its own."""
 
     @property
@@ -69,7 +68,6 @@ class GgmlExecutable(Executable):
         self._scheduled: ScheduledGraph | None = None
         self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._saved_outputs: dict[Tensor, np.ndarray[Any, Any]] = {}  # on the host, if the scheduler is shared
-        self._pinned: PinnedArrays | None = None  # where they are saved, if a device can write there
         self._constants: list[TensorBuffer] = []
         self._layouts: dict[Tensor, Layout] = {}  # of weights and states; this also keeps them alive
         self._native: dict[Tensor, Any] = {}  # ggml's tensors of all other nodes
@@ -243,7 +241,7 @@ class GgmlExecutable(Executable):
                 if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
                     self._set(native, array)
             self._saved_outputs.clear()
-            saved = self._outputs_on_host() if self._shares else {}
+            saved = {t: self._on_host(t) for t in self._outputs} if self._shares else {}
             try:  # all is queued on the devices: the host waits once
                 status = self._scheduler.compute(scheduled)
                 for tensor, out in saved.items() if status == lib().GGML_STATUS_SUCCESS else ():
@@ -258,15 +256,11 @@ class GgmlExecutable(Executable):
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
             self._saved_outputs = saved
 
-    def _outputs_on_host(self) -> dict[Tensor, np.ndarray[Any, Any]]:
-        """Arrays for the outputs: pinned, if they are small and a device can write there."""
-        outputs = [(t.shape, np.dtype(t.dtype.numpy)) for t in self._outputs]
-        types = [u.host_buffer_type for u in self._backend.units if u.host_buffer_type != ffi.NULL]
-        if self._pinned is None and types and sum(t.nbytes for t in self._outputs) <= _MOST_PINNED:
-            self._pinned = PinnedArrays(types[0], outputs)
-        if self._pinned is not None and self._pinned.arrays:
-            return dict(zip(self._outputs, self._pinned.arrays))
-        return dict(zip(self._outputs, (np.empty(shape, dtype) for shape, dtype in outputs)))
+    def _on_host(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """A new array for an output: pinned if possible."""
+        dtype, pool = np.dtype(tensor.dtype.numpy), self._backend.pinned
+        array = None if pool is None else pool.array(tensor.shape, dtype)
+        return np.empty(tensor.shape, dtype) if array is None else array
 
     def _set(self, native: Any, array: np.ndarray[Any, Any]) -> None:
         """Copy an input to where it is read. A device may do it later, in the order of what is queued on it."""
@@ -312,6 +306,10 @@ class GgmlExecutable(Executable):
                 _get(self._outputs[tensor], out)
                 self._backend.require_devices()
 
+    def give(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
+        with self._backend.lock:
+            return self._saved_outputs.pop(tensor, None)
+
     def invalidate(self, tensor: Tensor) -> None:
         """Refuse to run again if the graph uses this weight or state, which was released."""
         if tensor in self._layouts:
@@ -352,9 +350,7 @@ class GgmlExecutable(Executable):
                 self._scheduled = None
             for buffer in self._constants:
                 buffer.free()
-            if self._pinned is not None:
-                self._saved_outputs.clear()
-                self._pinned.free()
+            self._saved_outputs.clear()
             self._context.free()
             self._native.clear()
             self._layouts.clear()

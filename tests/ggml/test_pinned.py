@@ -1,0 +1,126 @@
+"""Outputs in memory that a device writes by itself. The CPU's memory stands in for it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.errors import GraphError
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_loader import load_all
+from tests.support.rpc_server import Server
+from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
+
+pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
+
+from hotshoe_ggml.memory import host
+from hotshoe_ggml.memory.host import PinnedPool
+from hotshoe_ggml.native import lib
+
+F32 = np.dtype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    with pytest.MonkeyPatch.context() as patch:
+        server = Server()
+        patch.setenv("HOTSHOE_RPC", server.endpoint)
+        with load_all(refresh=True).open("rpc:0") as opened:
+            yield opened
+        server.kill()
+    load_all(refresh=True)
+
+
+@pytest.fixture
+def pool(backend: Backend) -> Iterator[PinnedPool]:
+    made = PinnedPool(lib().ggml_backend_cpu_buffer_type())
+    yield made
+    made.close()
+
+
+def array(pool: PinnedPool, *shape: int) -> np.ndarray:
+    made = pool.array(shape, F32)
+    assert made is not None
+    return made
+
+
+def test_memory_is_used_again_when_no_array_needs_it(pool: PinnedPool) -> None:
+    first = array(pool, 40, 100)
+    first[...] = 1
+    where, part = first.ctypes.data, first[7:9]
+    del first
+    second = array(pool, 40, 100)
+    assert second.ctypes.data != where
+    second[...] = 2
+    assert part.sum() == 200
+    del part
+    gc.collect()
+    third = array(pool, 30, 100)
+    assert third.ctypes.data == where
+    assert third.flags.carray
+    assert second.sum() == 8000
+
+
+def test_there_is_an_end_to_it(pool: PinnedPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_MOST_PINNED", 32768)
+    kept = [array(pool, 1000) for _ in range(8)]  # 4,096 bytes each
+    assert pool.array((1000,), F32) is None
+    kept.pop()
+    gc.collect()
+    assert pool.array((1000,), F32) is not None
+
+
+def test_arrays_outlive_the_pool(pool: PinnedPool) -> None:
+    kept = array(pool, 5)
+    kept[...] = 3
+    pool.close()
+    assert kept.sum() == 15
+    del kept
+    gc.collect()
+
+
+def test_an_array_of_nothing(pool: PinnedPool) -> None:
+    assert array(pool, 0, 7).shape == (0, 7)
+
+
+def test_results_of_earlier_steps_stay(
+    backend: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+    gguf: Callable[..., Path],  # noqa: F811
+) -> None:
+    path = gguf("LlamaForCausalLM")
+    with hotshoe.load_model(path, "cpu", task="text", kv_dtype="f32") as model, model.sequence() as sequence:
+        expected = [sequence.append(token) for token in (5, 9, 3, 7)]
+    with hotshoe.load_model(path, "rpc:0", task="text", kv_dtype="f32") as model, model.sequence() as sequence:
+        pool = PinnedPool(lib().ggml_backend_cpu_buffer_type())
+        monkeypatch.setattr(model.backend, "pinned", pool)
+        got = [sequence.append(token) for token in (5, 9, 3, 7)]
+        assert pool._n_bytes > 0
+    for ours, theirs in zip(got, expected, strict=True):
+        assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
+
+
+def test_an_output_that_was_given_away_is_not_read_again(backend: Backend) -> None:
+    with backend.new_context() as ctx:
+        x = ctx.input("x", (3,), DType.F32)
+        double, triple = x * 2.0, x * 3.0
+        ctx.forward(double, triple)
+        ctx.compute({x: [1, 2, 3]})
+        assert ctx.read(triple).tolist() == [3, 6, 9]
+        mine = ctx.read_once(double)
+        assert mine.tolist() == [2, 4, 6]
+        with pytest.raises(GraphError, match="read_once"):
+            ctx.read(double)
+        with pytest.raises(GraphError, match="read_once"):
+            ctx.read_once(double)
+        mine[0] = 50  # it is the caller's
+        ctx.compute({x: [2, 2, 2]})
+        assert ctx.read_once(double).tolist() == [4, 4, 4]
+        assert ctx.read(triple).tolist() == ctx.read(triple).tolist() == [6, 6, 6]
+        assert mine.tolist() == [50, 4, 6]
