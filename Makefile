@@ -4,7 +4,7 @@ PYTHON ?= python3
 MLX ?= 1
 # VULKAN=1 also builds the Vulkan plugin: about twenty minutes on two cores. Without it, its tests are skipped.
 VULKAN ?= 0
-# CUDA=1 also builds the wheel of the CUDA plugin, which takes hours.
+# CUDA=1 also builds the wheel of the CUDA plugin, which takes over an hour.
 CUDA ?= 0
 # ORACLES=0 does not install PyTorch, JAX and transformers; the tests that need them are then skipped.
 ORACLES ?= 1
@@ -86,16 +86,20 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 gpu: ## learn all about a GPU in nine minutes, offline (ARGS="--device cuda:0 --llama-python python3")
 	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
-# All that a machine without a network needs for that, with what these packages depend on. Install there with
-# pip install --no-index --find-links build/gpu-wheels 'hotshoe[cuda]' llama-cpp-python
-# The CUDA plugin is built for one architecture. Two cores need more than an hour, sixteen some minutes.
+# What a machine without a network needs for that, besides PyTorch and what usually comes with it: NumPy, Pillow, Jinja2,
+# tokenizers, rich, pluggy, pytest, and NVIDIA's libraries. Install there with
+# pip install --no-index --no-deps --target FOLDER build/gpu-wheels/*.whl, and set PYTHONPATH to FOLDER.
+# The CUDA plugin is built for one architecture: 20 minutes on two cores.
 GPU_ARCHITECTURES ?= 90-real
+GPU_PYTHON ?= 3.12
 gpu-wheels: $(VENV)/.wheels ## build the wheels with which a GPU machine without a network runs `make gpu`
-	@echo "Building wheels for a GPU machine into build/gpu-wheels (with the CUDA plugin: more than an hour) ..."
-	@HOTSHOE_CUDA_ARCHITECTURES='$(GPU_ARCHITECTURES)' nice -n 19 $(PIP) wheel -w build/gpu-wheels \
-		./core . ./plugins/ggml-cpu ./plugins/ggml-cuda
-	@CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON" nice -n 19 $(PIP) wheel \
+	@echo "Building wheels for a GPU machine into build/gpu-wheels (with the CUDA plugin: 25 minutes on two cores) ..."
+	@HOTSHOE_CUDA_ARCHITECTURES='$(GPU_ARCHITECTURES)' HOTSHOE_GGML_VARIANTS=all nice -n 19 $(PIP) wheel --no-deps \
+		-w build/gpu-wheels ./core . ./plugins/ggml-cpu ./plugins/ggml-cuda
+	@CMAKE_ARGS=-DGGML_NATIVE=OFF nice -n 19 $(PIP) wheel --no-deps \
 		-w build/gpu-wheels "$$($(BIN)/python -c 'import sys; sys.path.insert(0, "benchmarks"); import gpu; print(gpu.PEER)')"
+	@$(PIP) download --no-deps --only-binary=:all: --python-version $(GPU_PYTHON) --implementation cp \
+		--platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 -d build/gpu-wheels cffi pycparser gguf diskcache
 	@du -sh build/gpu-wheels
 
 docs: $(VENV)/.docs ## build the pages and the reference of all public names into build/site

@@ -7,7 +7,8 @@ Each step is a process with a time limit of its own. Its result goes to OUT/resu
 to OUT/STEP.log, so a step that hangs or dies costs only itself. All files are made here, with random weights.
 
 facts      the machine, its drivers, what load_all() and `hotshoe doctor` say
-families   each file of --families on the device: the largest difference of its logits to the CPU's, and what falls back
+families   each file of --families on the device, in a process of its own: the largest difference of its logits to the
+           CPU's, and what falls back
 kit        `hotshoe conform --isolate`
 1b, 8b, moe    benchmarks/generate.py: prompts (read again, and fresh), decoding, several sequences, first token
 profile    busy time of the device while decoding, the gaps between kernels, and the longest kernels (needs PyTorch)
@@ -16,8 +17,8 @@ llama.cpp is measured in the same run, with the same library of the device: --ll
 llama-cpp-python whose ggml fits (PEER below), and --llama-library the library; its default is the plugin's file.
 --rehearse takes small shapes and short texts, for a machine without a GPU: --device rpc:0 or vulkan:0.
 
-PREDICTED below was written before any GPU was at hand, from a reading of ggml's source. If the first number is off by
-more than 0.05, find out why before changing anything.
+PREDICTED below was written before any GPU was at hand, from a reading of ggml's source. docs/performance.md has what
+was found then.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +94,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--llama-python", metavar="PYTHON")
     parser.add_argument("--llama-library", metavar="FILE")
-    parser.add_argument("--child", choices=("facts", "families", "profile"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=("facts", "families", "family", "profile"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     unknown = set((args.steps or "").split(",")) - {"", *(step.name for step in all_steps(args))}
     if unknown:
@@ -263,7 +265,24 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def families(args: argparse.Namespace) -> dict[str, Any]:
-    """By file: the largest difference to the CPU's results, relative to the largest, and the nodes that fell back.
+    """By file: what ``family`` finds, each in a process of its own, as a kernel may end it."""
+    command = [sys.executable, __file__, "--device", args.device, "--child", "family", "--families"]
+
+    def found(path: Path) -> Any:
+        done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
+        print(path.name, done.stderr, sep="\n", file=sys.stderr, flush=True)
+        if done.returncode:
+            last = next((line for line in done.stderr.splitlines() if "CUDA error" in line or "abort" in line), "")
+            return {"error": f"its process ended with code {done.returncode}: {last or done.stderr.strip()[-200:]}"}
+        return json.loads(done.stdout)
+
+    paths = sorted(args.families.glob("*.gguf"))
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip((path.name for path in paths), pool.map(found, paths)))
+
+
+def family(args: argparse.Namespace) -> dict[str, Any]:
+    """The largest difference to the CPU's results, relative to the largest, and the nodes that fell back.
 
     The cache is in F32, so that the difference is the arithmetic's: values rounded to F16 differ by 1e-3.
     """
@@ -272,22 +291,17 @@ def families(args: argparse.Namespace) -> dict[str, Any]:
     import hotshoe
     from hotshoe.runner.text import TextModel
 
-    ids = np.random.default_rng(2).integers(0, 250, 40).tolist()
-    found = {}
-    for path in sorted(args.families.glob("*.gguf")):
-        print(path.name, file=sys.stderr, flush=True)  # the log then names the file that ends the process
-        try:
-            with hotshoe.load_model(path, "cpu", n_ctx=64) as model:
-                options = {"kv_dtype": "f32"} if isinstance(model, TextModel) else {}
-            with hotshoe.load_model(path, "cpu", n_ctx=64, **options) as model:
-                expected = compute(model, ids)
-            with hotshoe.load_model(path, args.device, n_ctx=64, **options) as model:
-                error = np.abs(compute(model, ids) - expected).max() / np.abs(expected).max()
-                fallbacks = [node.node for node in model.placements().fallbacks]
-            found[path.name] = {"largest": float(error), "fallbacks": fallbacks}
-        except Exception as error:
-            found[path.name] = {"error": f"{type(error).__name__}: {error}"}
-    return found
+    path, ids = args.families, np.random.default_rng(2).integers(0, 250, 40).tolist()
+    try:
+        with hotshoe.load_model(path, "cpu", n_ctx=64) as model:
+            options = {"kv_dtype": "f32"} if isinstance(model, TextModel) else {}
+        with hotshoe.load_model(path, "cpu", n_ctx=64, **options) as model:
+            expected = compute(model, ids)
+        with hotshoe.load_model(path, args.device, n_ctx=64, **options) as model:
+            error = np.abs(compute(model, ids) - expected).max() / np.abs(expected).max()
+            return {"largest": float(error), "fallbacks": [node.node for node in model.placements().fallbacks]}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def compute(model: Any, ids: list[int]) -> Any:
@@ -361,6 +375,7 @@ def activity(events: list[tuple[float, float, str]], n_tokens: int) -> dict[str,
 CHILDREN: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "facts": facts,
     "families": families,
+    "family": family,
     "profile": profile,
 }
 

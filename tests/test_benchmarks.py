@@ -327,6 +327,7 @@ def test_a_gpu_run_of_small_steps(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "data" / "llamacpp" / "Qwen3ForCausalLM.gguf", tmp_path)
     shutil.copy(ROOT / "tests" / "data" / "llamacpp" / "Qwen3Embedding.gguf", tmp_path)
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--device", "cpu", "--steps", "facts,families"]
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF")
     out = tmp_path / "out"
     done = subprocess.run(
         [*command, "--families", str(tmp_path), "--out", str(out)], capture_output=True, text=True, check=False
@@ -336,6 +337,7 @@ def test_a_gpu_run_of_small_steps(tmp_path: Path) -> None:
     assert found["facts"]["result"]["device"].startswith("cpu: ")
     assert found["families"]["result"]["Qwen3ForCausalLM.gguf"] == {"largest": 0.0, "fallbacks": []}
     assert "families  Qwen3Embedding.gguf" in done.stdout
+    assert "error" in found["families"]["result"]["damaged.gguf"]
     wrong = subprocess.run([*command[:-1], "fact"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
     assert "unknown step fact" in wrong.stderr
