@@ -61,7 +61,7 @@ class PinnedPool:
         self._closed = False
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-        """A new array; its memory comes back when nothing refers to it. None if too much is in use, or there is none.
+        """A new array; its memory comes back when nothing refers to it. None if too much is in use, or none is left.
 
         Not under a lock: arrays end in any thread, also in one that is making another.
         """
