@@ -240,12 +240,12 @@ class TextModel(LoadedModel):
                     **options,
                 )
             )
-        for medium, some in ((IMAGE, images), (AUDIO, audio)):
-            if some is not None:
-                raise medium.error(
-                    f"{medium.many} were given for {len(prompt)} prompts; expected one prompt",
-                    hint=f"start a stream for each: model.stream(prompt, {medium.option}=…)",
-                )
+        if images is not None or audio is not None:
+            medium = AUDIO if images is None else IMAGE
+            raise medium.error(
+                f"{medium.many} were given for {len(prompt)} prompts; expected one prompt",
+                hint=f"start a stream for each: model.stream(prompt, {medium.option}=…)",
+            )
         streams = self._streams(list(prompt), params, choose_grammar(json_schema, regex, grammar), options)
         waiting, running = deque(streams), list[Stream]()
         try:
