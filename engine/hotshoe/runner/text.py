@@ -68,8 +68,7 @@ class TextModel(LoadedModel):
     def __init__(self, parts: ModelParts) -> None:
         super().__init__(parts)
         model, params, n_ctx = cast("TextModule", parts.model), parts.params, parts.n_ctx
-        spec, per_octave = model.cache_spec(), rows_per_octave(self.backend)
-        free = self.backend.memory_free()
+        spec, per_octave, free = model.cache_spec(), rows_per_octave(self.backend), self.backend.memory_free()
         self._cache = make_cache(
             self.backend,
             spec,
