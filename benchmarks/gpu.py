@@ -269,7 +269,10 @@ def families(args: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, __file__, "--device", args.device, "--child", "family", "--families"]
 
     def found(path: Path) -> Any:
-        done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=30, check=False)
+        except subprocess.TimeoutExpired:
+            return {"error": "took longer than 30 s"}
         print(path.name, done.stderr, sep="\n", file=sys.stderr, flush=True)
         if done.returncode:
             last = next((line for line in done.stderr.splitlines() if "CUDA error" in line or "abort" in line), "")

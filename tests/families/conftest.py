@@ -41,7 +41,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def _device(name: str) -> str:
     if name not in [d.name for d in hotshoe.load_all().devices]:
-        assert name in _NEEDS, f"there is no device {name!r}: see hotshoe devices"
+        if name not in _NEEDS:
+            pytest.fail(f"--device {name}: this machine has no such device; `hotshoe devices` lists those that it has")
         pytest.skip(f"no device {name!r}: {_NEEDS[name]} is not installed")
     return name
 
@@ -54,7 +55,7 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def main_device(request: pytest.FixtureRequest) -> str:
     """The device of tests that need only one: the first of --device, or the fastest."""
-    for name in request.config.getoption("--device") or ():
-        return _device(name)
+    if chosen := request.config.getoption("--device"):
+        return _device(chosen[0])
     names = [d.name for d in hotshoe.load_all().devices]
     return "cpu" if "cpu" in names else "reference"

@@ -215,9 +215,9 @@ class Executable(ABC):
         """Copy an output into ``out``, which is contiguous and has the tensor's shape and NumPy dtype."""
 
     def give(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
-        """Return an output as an array that belongs to the caller from now on; None if it must be copied by ``read``.
+        """Return an output, of the tensor's shape and NumPy dtype, as an array that the caller owns.
 
-        After an array was returned, the output is not read again before the next run.
+        None: the caller must use ``read``. Once an array is returned, the output is not read again before the next run.
         """
         return None
 

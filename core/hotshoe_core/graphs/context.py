@@ -210,8 +210,7 @@ class Context:
         self.backend.require_process()
         require_tensor("the tensor to read", tensor)
         with self._lock:
-            self._require_readable(tensor)
-            assert self._executable is not None
+            executable = self._require_readable(tensor)
             dtype = _numpy_dtype(self._lowered[tensor])
             if out is None:
                 out = np.empty(tensor.shape, dtype)
@@ -224,31 +223,33 @@ class Context:
                     f"out is {out.dtype}{list(out.shape)}{flaw}; "
                     f"expected a contiguous writable array of {dtype}{list(tensor.shape)}"
                 )
-            self._executable.read(self._lowered[tensor], out)
+            executable.read(self._lowered[tensor], out)
             return out
 
-    def _require_readable(self, tensor: Tensor) -> None:
+    def _require_readable(self, tensor: Tensor) -> Executable:
+        """The executable that computed this output."""
         self._require_open()
         if tensor not in self._outputs:
             raise GraphError(f"{tensor!r} is not an output", hint="pass it to ctx.forward() before computing")
         if not self._computed or self._executable is None:
             raise GraphError(f"{tensor.name} has no value yet", hint="call ctx.compute(...) first")
         if tensor in self._taken:
-            raise GraphError(f"{tensor.name} was read by read_once; it can be read again after the next compute")
+            raise GraphError(f"{tensor.name} was read by read_once already", hint="call ctx.compute(...) again")
+        return self._executable
 
     def read_once(self, tensor: Tensor) -> np.ndarray[Any, Any]:
-        """The value of an output, as ``read`` returns it, but only once after each compute.
+        """The value of an output, without a copy if the backend can give its array away.
 
-        It is not copied if the backend has made an array for it. Raises GraphError as ``read`` does, also afterwards.
+        The output cannot be read again before the next compute. Raises GraphError as ``read`` does, or if it was read
+        by ``read_once``.
         """
         self.backend.require_process()
         require_tensor("the tensor to read", tensor)
         with self._lock:
-            self._require_readable(tensor)
-            assert self._executable is not None
+            executable = self._require_readable(tensor)
             lowered = self._lowered[tensor]
             is_shared = sum(other is lowered for other in self._lowered.values()) > 1
-            given = None if is_shared else self._executable.give(lowered)
+            given = None if is_shared else executable.give(lowered)
             if given is None:
                 given = self.read(tensor)
             self._taken.add(tensor)

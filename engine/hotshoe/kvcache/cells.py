@@ -24,6 +24,7 @@ __all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "slots_
 _FREE = -1
 _BITS = 64  # of a word of ``Cells.members``
 _BLOCK = 4096  # cells that are searched at a time
+_MOST_KEPT = 1024  # tokens of a mask that is kept for later prompts: 2 MB in F16
 
 Array = np.ndarray[Any, Any]
 SlotBits = int
@@ -51,9 +52,13 @@ def _bit(slots: Any) -> Any:
     return np.uint64(1) << np.asarray(slots % _BITS, np.uint64)
 
 
-@lru_cache(maxsize=2)
 def _later(n: int, dtype: Any) -> Array:
-    """Return the mask of ``n`` new tokens among themselves: each attends to those up to itself. (n, n)."""
+    """Return the mask of ``n`` new tokens among themselves: each attends to itself and those before it. (n, n)."""
+    return _kept_later(n, dtype) if n <= _MOST_KEPT else np.triu(np.full((n, n), -np.inf, dtype), 1)
+
+
+@lru_cache(maxsize=2)
+def _kept_later(n: int, dtype: Any) -> Array:
     mask: Array = np.triu(np.full((n, n), -np.inf, dtype), 1)
     mask.flags.writeable = False
     return mask

@@ -280,8 +280,9 @@ static void make_graphs(struct hotshoe_schedule * s) {
         if (arena->reorders && unit->iface.graph_optimize != NULL) {
             unit->iface.graph_optimize(unit, &split->graph);
         }
-        /* CUDA replays the kernels of a graph that had the same nodes at the same addresses. It does not compare the
-         * types of their sources: a number that no other graph has, where no library looks, tells them apart. */
+        /* CUDA replays a captured graph if its nodes have the same bytes, and their sources the same addresses, sizes
+         * and strides. It does not compare the types of the sources. So each graph gets a number of its own in the
+         * padding of its first node, which CUDA compares too and no kernel reads. */
         if (split->graph.n_nodes > 0) {
             const uint64_t own = atomic_fetch_add_explicit(&next_uid, 1, memory_order_relaxed);
             memcpy(split->graph.nodes[0]->padding, &own, sizeof own);

@@ -268,9 +268,8 @@ class Builder:
             fused = self._flash_attention(q, k, v, mask, sinks, scale, softcap)
             if self.flash == "on" or self._supports(fused):
                 return fused
-        scores = self.call(
-            "mul_mat", self.factor(k), self.factor(q)
-        )  # ggml repeats k over the heads of a group by itself
+        # ggml repeats k over the heads of a group by itself
+        scores = self.call("mul_mat", self.factor(k), self.factor(q))
         self.g.ggml_mul_mat_set_prec(scores, self.g.GGML_PREC_F32)
         if softcap:
             scores = self.call("scale", self.call("tanh", self.call("scale", scores, scale / softcap)), softcap)
@@ -279,7 +278,7 @@ class Builder:
         if sinks is not None:
             self.g.ggml_soft_max_add_sinks(weights, sinks)
         values = self.call("cont", self.swap(self.f32(v), 0, 1))
-        y = self.call("mul_mat", self.factor(values), self.factor(weights))
+        y = self.call("mul_mat", values, weights)
         return self.cont(self.swap(y, 1, 2))
 
     def _flash_attention(

@@ -27,9 +27,10 @@ _LEAST_SUM = 2.0**-24
 """A lower limit that changes no sum: the largest of n probabilities is 1/n or more, and n is an int of 16 bits."""
 
 MOST_TERMS = 16
-"""Of a sum with weights that is not computed as a matrix product."""
+"""The most terms of a weighted sum that is computed by element, not as a matrix product."""
 
 _FEWEST_SUMS = 8
+"""The fewest rows for which that is done."""
 
 
 class _Routing(NamedTuple):
@@ -69,9 +70,9 @@ class DeviceBuilder(Builder):
         return super().reshape(x, shape)
 
     def matmul(self, x: Ptr, y: Ptr, *, transpose: bool, full_precision: bool) -> Ptr:
-        """As the base class; sums with weights, such as those of experts, as products of elements and their sums.
+        """As the base class, but weighted sums, such as those of experts, are products of elements that are added.
 
-        As matrix products they are one for each row, of which a GPU computes a few at a time.
+        As matrix products there would be one for each row, and a GPU computes only a few of these at a time.
         """
         k, n = x.ne[0], x.ne[2]
         is_sum = not transpose and x.ne[1] == 1 and k <= MOST_TERMS and y.ne[2] == n and x.ne[3] == y.ne[3] == 1

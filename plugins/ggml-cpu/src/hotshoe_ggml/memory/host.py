@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -56,14 +58,15 @@ class PinnedPool:
 
     def __init__(self, buffer_type: Any) -> None:
         self._buffer_type = buffer_type
-        self._free: dict[int, list[Any]] = {}  # ggml's buffers, by size
+        self._free: dict[int, list[Any]] = {}  # ggml's buffers that no array uses, by size
         self._n_bytes = 0  # of all buffers
         self._closed = False
+        self._process = os.getpid()
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-        """A new array; its memory comes back when nothing refers to it. None if too much is in use, or none is left.
+        """Return a new array, or None if the limit is reached or the system has no such memory.
 
-        Not under a lock: arrays end in any thread, also in one that is making another.
+        The caller holds the backend's lock. ``give_back`` takes no lock: an array may end in any thread.
         """
         n = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         size = 1 << max(n - 1, 4095).bit_length()
@@ -71,6 +74,8 @@ class PinnedPool:
         try:
             buffer = free.pop()
         except IndexError:
+            if self._n_bytes + size > _MOST_PINNED:
+                self._free_unused()  # of other sizes
             if self._n_bytes + size > _MOST_PINNED:
                 return None
             buffer = lib().ggml_backend_buft_alloc_buffer(self._buffer_type, size)
@@ -82,17 +87,23 @@ class PinnedPool:
 
     def give_back(self, buffer: Any, size: int) -> None:
         """Take a buffer that no array uses."""
+        self._free[size].append(buffer)  # before the test: close() may run in another thread
         if self._closed:
-            lib().ggml_backend_buffer_free(buffer)
-        else:
-            self._free[size].append(buffer)
+            self._free_unused()
 
     def close(self) -> None:
         """Free what no array uses; the rest is freed with its array."""
         self._closed = True
-        for buffers in self._free.values():
-            while buffers:
-                lib().ggml_backend_buffer_free(buffers.pop())
+        self._free_unused()
+
+    def _free_unused(self) -> None:
+        if self._process != os.getpid():
+            return  # a forked process has no connection to the driver
+        for size, buffers in list(self._free.items()):
+            with suppress(IndexError):  # another thread may take the last one
+                while True:
+                    lib().ggml_backend_buffer_free(buffers.pop())
+                    self._n_bytes -= size
 
 
 class _Pinned:

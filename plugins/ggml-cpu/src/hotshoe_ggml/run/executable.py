@@ -35,8 +35,10 @@ class Owner(Protocol):
     counters: Counters
     units: list[Unit]
     scheduler: Scheduler | None
-    pinned: PinnedPool | None
     """Shared by all executables; None with one unit, where each executable has its own."""
+
+    pinned: PinnedPool | None
+    """Memory for outputs that a device writes by itself; None if no device has such memory."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
