@@ -29,6 +29,7 @@ from hotshoe_core.errors import (
     InsufficientMemoryError,
     OptionError,
     PlacementError,
+    UnsupportedOpError,
 )
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.testing import GRAPH_CASES, MultiDeviceConformance, OpConformance
@@ -459,3 +460,19 @@ def test_a_server_that_others_can_reach_warns(capfd: pytest.CaptureFixture[str])
     assert done.returncode == 2
     assert "has no passwords" in done.stderr
     assert "is the port in use?" in done.stderr
+
+
+@pytest.mark.parametrize("dtype", [DType.IQ2_XXS, DType.IQ3_S, DType.IQ1_M])
+def test_a_state_of_a_type_that_is_never_written_is_refused(dtype: DType) -> None:
+    """A server computes what it is sent: this would end it."""
+    with two_servers(), load_all().open("rpc:0") as backend:
+        with backend.new_context() as ctx:
+            x, at = ctx.input("x", (2, 256)), ctx.input("at", (2,), DType.I32)
+            state = backend.state((4, 256), dtype, "state")
+            ctx.update(state, state.set_rows(at, x))
+            with pytest.raises(UnsupportedOpError, match="SET_ROWS"):
+                ctx.compute({x: np.zeros((2, 256)), at: [0, 1]})
+        with backend.new_context() as ctx:  # the server still computes
+            y = ctx.input("y", (3,))
+            double = y * 2.0
+            assert ctx.forward(double).compute({y: [1, 2, 3]}).read(double).tolist() == [2, 4, 6]

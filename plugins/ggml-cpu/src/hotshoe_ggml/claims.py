@@ -28,6 +28,11 @@ class _Claim(NamedTuple):
 _CUDA = ("CUDA", "ROCm", "MUSA", "RPC")  # built from one source
 _COPIES = ("CONT", "CPY", "DUP")
 _COPIED = frozenset({DType.F32.id, DType.F16.id, DType.BF16.id, DType.I32.id})
+_UNWRITTEN = frozenset(
+    t.id for t in (DType.IQ3_XXS, DType.IQ3_S, DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S, DType.IQ1_S, DType.IQ1_M)
+)
+"""Types that no library writes: a CPU says so (ggml-cpu.cpp), and a server of RPC with a CPU ends."""
+
 _EIGHT_BYTES = frozenset({DType.I64.id, DType.F64.id})
 
 
@@ -49,6 +54,7 @@ _CLAIMS = (
     _Claim(_CUDA, ("GATED_DELTA_NET",), lambda node: node.src[2].ne[0] not in (16, 32, 64, 128)),  # gated_delta_net.cu
     _Claim(_CUDA, ("SSM_CONV",), lambda node: node.src[1].ne[0] not in (3, 4, 5, 9, 15)),  # ssm-conv.cu
     _Claim(_CUDA, _COPIES, _copies_apart),
+    _Claim(("RPC",), (*_COPIES, "SET_ROWS"), lambda node: node.type in _UNWRITTEN),
 )
 
 

@@ -58,9 +58,9 @@ class Unit:
         self.device_pointer = facts.pointer
         self.maps_pages = facts.buffer_from_host_ptr
         self._native_name = facts.name
-        self.n_copying = min(n_threads, _N_COPYING.get(self.library.name, 1))
-        self.fast_math = self.library.name in _FAST_MATH
-        self._overstated = overstated(self.library.name)
+        self.n_copying = min(n_threads, _N_COPYING.get(self.library.kind, 1))
+        self.fast_math = self.library.kind in _FAST_MATH
+        self._overstated = overstated(self.library.kind)
         self.ggml_backend = lib().ggml_backend_dev_init(self.device_pointer, ffi.NULL)
         self._failures = self.library.failures(facts.name)
         if self.ggml_backend == ffi.NULL:

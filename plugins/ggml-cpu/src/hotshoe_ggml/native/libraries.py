@@ -275,13 +275,14 @@ def best_variant() -> Variant:
 class BackendLibrary:
     """An open backend library: its registration and its devices. endpoint: the devices' server, if any."""
 
-    __slots__ = ("_functions", "endpoint", "handle", "name", "path", "registration")
+    __slots__ = ("_functions", "endpoint", "handle", "kind", "name", "path", "registration")
 
     def __init__(self, path: Path, handle: Any, registration: Any, endpoint: str = "") -> None:
         self.path = path
         self.handle = handle
         self.registration = registration  # ggml_backend_reg_t
         self.name = _text(lib().ggml_backend_reg_name(registration)) or path.name
+        self.kind = self.name.partition("[")[0]  # RPC's name contains the server's address
         self.endpoint = endpoint
         self._functions: dict[str, Any] = {}
 
