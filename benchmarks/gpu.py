@@ -118,8 +118,8 @@ def all_steps(args: argparse.Namespace) -> list[Step]:
     return [
         Step("facts", [*this, "--child", "facts"], 60, json.loads),
         Step("families", [*this, "--child", "families"], 90, json.loads),
-        Step("1b", speed(args, "1b", decode=[512, 4096], fresh=[], sequences=[]), 100, json.loads),
-        Step("8b", speed(args, "8b", decode=[512], fresh=[8192], sequences=[16, 32]), 200, json.loads),
+        Step("1b", speed(args, "1b", decode=[512], fresh=[8192], sequences=[16]), 100, json.loads),
+        Step("8b", speed(args, "8b", decode=[512, 4096], fresh=[8192], sequences=[16, 32]), 200, json.loads),
         Step("moe", speed(args, "moe", decode=[512], fresh=[], sequences=[], layers=48), 150, json.loads),
         Step("profile", [*this, "--child", "profile"], 60, json.loads),
         Step("kit", conform, 240, json.loads),
