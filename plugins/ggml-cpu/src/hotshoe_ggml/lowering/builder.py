@@ -78,26 +78,27 @@ class Builder:
         CUDA's kernels read pairs of elements, and do not check where they begin (mmvf.cu).
         """
         x = self.rows(x)
-        if x.ne[0] % 2 or self.g.ggml_is_quantized(x.type):
+        ne0, ne1, ne2, ne3 = x.ne
+        if ne0 % 2 or self.g.ggml_is_quantized(x.type):
             return x
-        pair = 2 * self.g.ggml_type_size(x.type)
-        starts = [x.view_offs, *(x.nb[i] for i in range(1, MAX_AXES) if x.ne[i] > 1)]
-        return self.call("cont", x) if any(start % pair for start in starts) else x
+        size, nb1, nb2, nb3 = x.nb
+        pair = 2 * size
+        between = x.view_offs % pair or (ne1 > 1 and nb1 % pair) or (ne2 > 1 and nb2 % pair) or (ne3 > 1 and nb3 % pair)
+        return self.call("cont", x) if between else x
 
     def _usual_where_1(self, x: Ptr) -> Ptr:
         """``x``, with the strides that follow from its sizes for axes of size 1.
 
         They have no meaning, but CUDA computes others from them: of joined axes (binbcast.cu), and for cuBLAS.
         """
-        nb = [x.nb[0], x.nb[1], x.nb[2], x.nb[3]]
-        usual = self.g.ggml_row_size(x.type, x.ne[0])
-        for i in range(1, MAX_AXES):
-            if x.ne[i] == 1:
-                nb[i] = usual
-            usual = nb[i] * x.ne[i]
-        if nb[1:] == [x.nb[1], x.nb[2], x.nb[3]]:
+        ne0, ne1, ne2, ne3 = x.ne  # without a loop: this is called for most nodes of a graph
+        _, nb1, nb2, nb3 = x.nb
+        usual1 = self.g.ggml_row_size(x.type, ne0) if ne1 == 1 else nb1
+        usual2 = usual1 * ne1 if ne2 == 1 else nb2
+        usual3 = usual2 * ne2 if ne3 == 1 else nb3
+        if usual1 == nb1 and usual2 == nb2 and usual3 == nb3:
             return x
-        return self.call("view_4d", x, *x.ne, *nb[1:], 0)
+        return self.call("view_4d", x, ne0, ne1, ne2, ne3, usual1, usual2, usual3, 0)
 
     def _usual_strides(self, x: Ptr) -> bool:
         row = self.g.ggml_row_size(x.type, x.ne[0])
