@@ -94,8 +94,8 @@ GPU_ARCHITECTURES ?= 90-real
 GPU_PYTHON ?= 3.12
 gpu-wheels: $(VENV)/.wheels ## build the wheels with which a GPU machine without a network runs `make gpu`
 	@echo "Building wheels for a GPU machine into build/gpu-wheels (with the CUDA plugin: 25 minutes on two cores) ..."
-	@HOTSHOE_CUDA_ARCHITECTURES='$(GPU_ARCHITECTURES)' HOTSHOE_GGML_VARIANTS=all nice -n 19 $(PIP) wheel --no-deps \
-		-w build/gpu-wheels ./core . ./plugins/ggml-cpu ./plugins/ggml-cuda
+	@HOTSHOE_CUDA_ARCHITECTURES='$(GPU_ARCHITECTURES)' HOTSHOE_GGML_VARIANTS=x64,haswell,icelake,zen4,sapphirerapids \
+		nice -n 19 $(PIP) wheel --no-deps -w build/gpu-wheels ./core . ./plugins/ggml-cpu ./plugins/ggml-cuda
 	@CMAKE_ARGS=-DGGML_NATIVE=OFF nice -n 19 $(PIP) wheel --no-deps \
 		-w build/gpu-wheels "$$($(BIN)/python -c 'import sys; sys.path.insert(0, "benchmarks"); import gpu; print(gpu.PEER)')"
 	@$(PIP) download --no-deps --only-binary=:all: --python-version $(GPU_PYTHON) --implementation cp \

@@ -14,8 +14,7 @@ from hotshoe_core import Context, Tensor, ops
 from hotshoe_core.contract.backend import Backend, WeightData
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_loader import load_all
-from tests.support.rpc_server import Server
+from tests.support.rpc_server import backend_of_a_server
 from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
 
 pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
@@ -30,13 +29,8 @@ FUSED = ["RESHAPE", "ARGSORT", "VIEW", "GET_ROWS"]
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[Backend]:
-    with pytest.MonkeyPatch.context() as patch:
-        server = Server()
-        patch.setenv("HOTSHOE_RPC", server.endpoint)
-        with load_all(refresh=True).open("rpc:0") as opened:
-            yield opened
-        server.kill()
-    load_all(refresh=True)
+    with backend_of_a_server() as opened:
+        yield opened
 
 
 def route(scores: Tensor, choice: Tensor, *, least: float | None = None, norm: bool = True) -> tuple[Tensor, Tensor]:

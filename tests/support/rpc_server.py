@@ -9,8 +9,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
-__all__ = ["Server", "free_port"]
+import pytest
+
+from hotshoe_core.contract.backend import Backend
+from hotshoe_loader import load_all
+
+__all__ = ["Server", "backend_of_a_server", "free_port"]
 
 
 def free_port() -> int:
@@ -44,3 +50,17 @@ class Server:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+
+@contextlib.contextmanager
+def backend_of_a_server() -> Iterator[Backend]:
+    """A backend on ``rpc:0``, the device of a server that runs until the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        server = Server()
+        patch.setenv("HOTSHOE_RPC", server.endpoint)
+        try:
+            with load_all(refresh=True).open("rpc:0") as opened:
+                yield opened
+        finally:
+            server.kill()
+    load_all(refresh=True)

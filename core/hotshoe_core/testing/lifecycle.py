@@ -112,6 +112,23 @@ class LifecycleConformance(MemoryConformance):
         assert ctx.read(x).tolist() == [1, 1, 1]
         assert ctx.read(y).tolist() == [2, 2, 2]
 
+    def test_an_output_that_is_read_once_belongs_to_the_caller(self) -> None:
+        ctx = self.backend.new_context()
+        x = ctx.input("x", (3,))
+        double, triple = x * 2.0, x * 3.0
+        ctx.forward(double, triple).compute({x: [1, 2, 3]})
+        assert ctx.read(triple).tolist() == [3, 6, 9]
+        mine = ctx.read_once(double)
+        assert mine.tolist() == [2, 4, 6]
+        for read in (ctx.read, ctx.read_once):
+            with pytest.raises(GraphError, match="read_once"):
+                read(double)
+        mine[0] = 50
+        ctx.compute({x: [2, 2, 2]})
+        assert ctx.read_once(double).tolist() == [4, 4, 4]
+        assert ctx.read(triple).tolist() == ctx.read(triple).tolist() == [6, 6, 6]
+        assert mine.tolist() == [50, 4, 6]
+
     def test_a_read_array_is_a_copy(self) -> None:
         ctx = self.backend.new_context()
         x = ctx.input("x", (3,))

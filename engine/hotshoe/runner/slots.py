@@ -128,7 +128,7 @@ class Slots:
         if slot is None or store is None or not slot.coming:
             return False
         keys, slot.coming, n = slot.coming[:_RESTORED_AT_ONCE], slot.coming[_RESTORED_AT_ONCE:], slot.n_with_coming
-        slot.busy = True  # an interrupt leaves it so: the step's rollback then removes what is not recorded
+        slot.busy = True  # it stays True after an interrupt: the step's rollback then removes what is not recorded
         try:
             for key in keys:
                 block, first = store.get(key), len(slot.rows)

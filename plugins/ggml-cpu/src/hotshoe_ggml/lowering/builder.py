@@ -235,9 +235,10 @@ class Builder:
 
         ggml's kernels for devices sort the rows by expert, and expect each expert at most once in a row.
         """
+        weight = self.factor(weight)
         if distinct or experts.ne[0] == 1:
-            return self.call("mul_mat_id", self.factor(weight), x, experts)
-        return self.one_choice_at_a_time(x, self.factor(weight), experts)
+            return self.call("mul_mat_id", weight, x, experts)
+        return self.one_choice_at_a_time(x, weight, experts)
 
     def one_choice_at_a_time(self, x: Ptr, weight: Ptr, experts: Ptr) -> Ptr:
         """``linear_experts`` as one product for each choice, so that no product has an expert twice."""

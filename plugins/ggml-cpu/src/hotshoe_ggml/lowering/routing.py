@@ -7,6 +7,8 @@ ggml_vk_can_fuse_rope_set_rows in ggml-vulkan.cpp).
 They compute the routing of a mixture of experts in one kernel, if its nodes follow each other exactly: SOFT_MAX or a
 sigmoid, RESHAPE, perhaps ADD, ARGSORT, VIEW, GET_ROWS, and to normalize RESHAPE, SUM_ROWS, CLAMP, DIV, RESHAPE
 (ggml_cuda_topk_moe_fusion in ggml-cuda.cu, topk_moe_early_softmax_norm in ggml-vulkan.cpp).
+
+It sums what the experts give by element if there are many rows.
 """
 
 from __future__ import annotations
