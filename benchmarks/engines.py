@@ -3,8 +3,8 @@
     PYTHON benchmarks/engines.py hotshoe|llama.cpp|mlx-lm '{"file": "F.gguf", "threads": 2, "n_ctx": 545, …}'
 
 Runs under any Python that has the engine; it needs only the engine, NumPy and the standard library. A call is
-``["prompt", 512]``, ``["fresh", 512]``, ``["decode", 512, 32]``, ``["many", 128, 32]``, ``["start", 512, 32]`` or
-``["look", 640, 480]``. The answer has a number for each measured value.
+``["prompt", 512]``, ``["fresh", 512]``, ``["decode", 512, 32]``, ``["many", 128, 32]``, ``["write", 512, 32]``,
+``["start", 512, 32]`` or ``["look", 640, 480]``. The answer has a number for each measured value.
 """
 
 from __future__ import annotations
@@ -86,6 +86,23 @@ class Hotshoe:
             sequence.truncate(depth)
         return n * steps / seconds
 
+    def write(self, depth: int, steps: int) -> Answer:
+        """Greedy texts of all sequences, as a user reads them. Empty if a text ends early."""
+        self.drop()
+        rows = draw(self.n_vocab, self.n_sequences, depth)
+        streams = [self.model.stream(row, max_tokens=steps + 1, temperature=0) for row in rows]
+        for stream in streams:
+            stream.start()
+        for stream in streams:
+            stream.advance()
+        start = clock()
+        for _ in range(steps):
+            for stream in streams:
+                stream.advance()
+        seconds = clock() - start
+        done = all(stream.completion.finish_reason == "length" for stream in streams)
+        return {"write": self.n_sequences * steps / seconds} if done else {}
+
     def generate(self, depth: int, steps: int) -> Answer:
         """The speed of ``generate`` (default filters, text, stop texts), as a share of the plain loop's."""
         self.drop()
@@ -165,6 +182,7 @@ class LlamaCpp:
         self.vocab: Any = l.llama_model_get_vocab(self.model)
         self.n_vocab: int = l.llama_vocab_n_tokens(self.vocab)
         self.n_sequences = sequences
+        self.on_device = bool(library)
         self.n_batch: int = params.n_batch
         self.batch: Any = l.llama_batch_init(sequences, 0, 1)
         self.kept = (0, 0)  # sequences, tokens of each
@@ -232,6 +250,38 @@ class LlamaCpp:
         for i in range(n):
             self.l.llama_memory_seq_rm(self.memory, i, depth, -1)
         return n * steps / seconds
+
+    def write(self, depth: int, steps: int) -> Answer:
+        """Greedy texts of all sequences. A device chooses the tokens itself, which llama.cpp calls backend sampling."""
+        n, l = self.n_sequences, self.l
+        self.kept = (0, 0)
+        self._write(n, depth, 0)  # reads the prompts
+        self.kept = (0, 0)
+        chains = []
+        for i in range(n if self.on_device else 0):
+            chains.append(l.llama_sampler_chain_init(l.llama_sampler_chain_default_params()))
+            l.llama_sampler_chain_add(chains[i], l.llama_sampler_init_greedy())
+            if not l.llama_set_sampler(self.context, i, chains[i]):
+                raise SystemExit("llama.cpp cannot sample on this device")
+        self._step(last := [1] * n, depth, True)
+        start = clock()
+        for i in range(depth + 1, depth + 1 + steps):
+            last = [self._best(row) for row in range(n)]
+            self._step(last, i, True)
+        seconds = clock() - start
+        for i, chain in enumerate(chains):
+            l.llama_set_sampler(self.context, i, None)
+            l.llama_sampler_free(chain)
+        return {"write": n * steps / seconds}
+
+    def _best(self, row: int) -> int:
+        """The best token of a row of the last graph."""
+        if self.on_device:
+            return int(self.l.llama_get_sampled_token_ith(self.context, row))
+        import numpy as np
+
+        logits = self.l.llama_get_logits_ith(self.context, row)
+        return int(np.ctypeslib.as_array(logits, (self.n_vocab,)).argmax())
 
     def look(self, width: int, height: int) -> Answer:
         m = self.m
@@ -321,6 +371,18 @@ class MlxLm:
         for token in tokens[depth:]:
             self.step(token, kept)
         return {"decode": steps / (clock() - start)}
+
+    def write(self, depth: int, steps: int) -> Answer:
+        """A greedy text, by mlx-lm's own loop, which computes a token while the one before is read."""
+        from mlx_lm.generate import generate_step
+
+        [tokens] = draw(self.n_vocab, 1, depth)
+        with self.mx.stream(self.mx.default_device()):
+            written = generate_step(self.mx.array(tokens), self.model, max_tokens=steps + 1)
+            next(written)
+            start = clock()
+            n = sum(1 for _ in written)
+            return {"write": n / (clock() - start)}
 
     def read(self, tokens: list[int]) -> Any:
         kept = self.make_cache(self.model)

@@ -20,9 +20,10 @@ round by round: above 1.0, hotshoe is better. --json has every value of every se
 
 prompt N     tokens/s of a prompt of N tokens
 fresh N      the same for the first long prompt of a process: with the time to build its graphs
-decode @N    tokens/s of --steps tokens after N tokens, one by one; the weights read in a second and, on the CPU, their
-             share of what benchmarks/bandwidth.py reads right afterwards
-x8 @N        tokens/s of 8 sequences together, after --each tokens of each
+decode @N    tokens/s of --steps given tokens after N tokens, one by one, with the logits of each; the weights read in a
+             second and, on the CPU, their share of what benchmarks/bandwidth.py reads right afterwards
+write @N     tokens/s of a text of --steps tokens after N tokens: each is the best token after the one before
+x8 @N        as decode, for 8 sequences together, after --each tokens of each; write x8 @N: as write
 first        seconds from the start of the imports to the first token of a text, in a new process
 load         seconds of that until the model is loaded
 peak         the largest resident size of that process, which then also reads a prompt and decodes
@@ -224,16 +225,19 @@ def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
                     line.bandwidth = bandwidth(args.threads) if on_cpu and line.kind == "decode" else None
                     yield line
 
-    n_ctx = max([*args.prompts, *args.fresh, *(depth + args.steps for depth in args.depths)], default=0) + 1
+    n_ctx = max([*args.prompts, *args.fresh, *(depth + args.steps for depth in args.depths)], default=0) + 2
     n_ctx = max(n_ctx, 65) if args.fresh else n_ctx  # the text of "first" also needs some tokens
     single: list[tuple[str, Measure]] = [(f"fresh {n}", ["fresh", n]) for n in args.fresh]
     single += [(f"prompt {n}", ["prompt", n]) for n in args.prompts]
-    single += [(f"decode @{depth}", ["decode", depth, args.steps]) for depth in args.depths]
+    for depth in args.depths:
+        single.append((f"decode @{depth}", ["decode", depth, args.steps]))
+        single.append((f"write @{depth}", ["write", depth, args.steps]))
     if single:
         yield from turns(Job(path, args.threads, n_ctx, kv_dtype=args.kv_dtype), *single)
     for n in args.sequences:
-        job = Job(path, args.threads, args.each + args.steps, n, args.kv_dtype)
-        yield from turns(job, (f"x{n} @{args.each}", ["many", args.each, args.steps]))
+        job = Job(path, args.threads, args.each + args.steps + 2, n, args.kv_dtype)
+        measures = {"x": "many", "write x": "write"}
+        yield from turns(job, *((f"{name}{n} @{args.each}", [m, args.each, args.steps]) for name, m in measures.items()))
     if not args.no_start:
         depth = args.depths[0] if args.depths else args.each
         n_ctx = max(depth + args.steps, 64) + 1  # the text of "first" also needs some tokens

@@ -7,7 +7,8 @@ GPU does. Nothing is computed: graphs and copies are not sent, and all results a
 in the shape of Llama, which are small, as the host does the same for large ones.
 
 new graph, switch    the first use of a graph of another length, and going back to one that exists, in ms
-1, 8, 16, 32 texts   a step that writes a token of each, in ms: the mean of --steps steps, and without new graphs
+1, 8, 16, 32 texts   a step that writes a token of each, in ms: the mean of --steps steps, and without new graphs;
+                     and how long a device waits in it, from a graph's results to the start of the next (median)
 prompt of 8,192      read for the first time and again, in ms, with the number of new graphs
 """
 
@@ -29,6 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import synthetic
 
 SERVER = "127.0.0.1:50999"
+finished: list[float] = []  # when the last graph was
+waits: list[float] = []  # seconds from a graph's results to the start of the next, of this thread's CPU
 READ_TWICE = 8192
 
 
@@ -73,8 +76,9 @@ def measure(path: Path, device: str, steps: int, texts: list[int]) -> Iterator[t
         yield "new graph, switch", "{:.1f}, {:.3f} ms".format(*graphs(model))
     for n in texts:
         with load(max(1024, 2 * steps), n) as model:
-            mean, median, built = decoding(model, n, steps)
-        yield f"{n} texts", f"{mean:.2f} ms a step, {median:.2f} without the {built} new graphs"
+            mean, median, built, waiting = decoding(model, n, steps)
+        found = f"{mean:.2f} ms a step, {median:.2f} without the {built} new graphs; a device waits {waiting:.2f}"
+        yield f"{n} texts", found
     with load(READ_TWICE + 64) as model:
         model.generate([3] * 600, max_tokens=1, temperature=0)  # now it knows how many rows a step may have
         for turn in ("first", "again"):
@@ -97,11 +101,19 @@ def compute_nothing() -> None:
     def get(unit: Any, tensor: Any, data: Any, offset: int, size: int) -> None:
         ffi.memmove(data, bytes(size), size)
 
+    def compute(self: Any, graph: Any) -> int:
+        if finished:
+            waits.append(time.thread_time() - finished.pop())
+        return 0
+
+    def synchronize(self: Any) -> None:
+        finished[:] = [time.thread_time()]
+
     stub = Stub()
     stub.ggml_backend_tensor_get_async = get  # type: ignore[attr-defined]
     stub.ggml_backend_tensor_set_async = lambda *args: None  # type: ignore[attr-defined]
     changes: dict[Any, Any] = {executable: {"lib": lambda: stub}}
-    changes[Scheduler] = {"compute": lambda self, graph: 0, "synchronize": lambda self: None}
+    changes[Scheduler] = {"compute": compute, "synchronize": synchronize}
     for target, functions in changes.items():
         for name, function in functions.items():
             setattr(target, name, function)
@@ -130,8 +142,8 @@ def graphs(model: Any) -> tuple[float, float]:
     return 1e3 * statistics.median(new), 1e3 * statistics.median(switches)
 
 
-def decoding(model: Any, n_texts: int, steps: int) -> tuple[float, float, int]:
-    """Milliseconds of a step, mean and median, and the number of new graphs."""
+def decoding(model: Any, n_texts: int, steps: int) -> tuple[float, float, int, float]:
+    """Milliseconds of a step, mean and median; the number of new graphs; and milliseconds in which a device waits."""
     texts = [iter(model.stream([5 + i, 7, 9], max_tokens=steps, temperature=0)) for i in range(n_texts)]
 
     def step() -> None:
@@ -139,9 +151,11 @@ def decoding(model: Any, n_texts: int, steps: int) -> tuple[float, float, int]:
             next(text)
 
     step()  # the prompts
+    waits.clear()
     taken = [timed(model, step) for _ in range(steps - 2)]
     seconds = [taken_by_step for taken_by_step, _ in taken]
-    return 1e3 * statistics.mean(seconds), 1e3 * statistics.median(seconds), sum(built for _, built in taken)
+    built = sum(built for _, built in taken)
+    return 1e3 * statistics.mean(seconds), 1e3 * statistics.median(seconds), built, 1e3 * statistics.median(waits)
 
 
 def read(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""Compare text generation on MLX with mlx-lm, interleaved in one run: prompts and decoding.
+"""Compare text generation on MLX with mlx-lm, interleaved in one run: prompts, given tokens, and texts.
 
     python benchmarks/mlx_lm.py [--device mlx:cpu] [--context 64] [--steps 16] [--layers 4] [--rounds 5] [--json]
 
@@ -27,7 +27,7 @@ from peers import Job, Worker
 from synthetic import SHAPES, make
 
 DTYPES = {"cpu": ("float32",), "gpu": ("float16", "bfloat16", "float32")}  # on the CPU half precision takes minutes
-COLUMNS = ("prompt", "decode")
+COLUMNS = ("prompt", "decode", "write")
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
     decode = ["decode", args.context, args.steps]
     compiled = []
     with tempfile.TemporaryDirectory() as scratch:
-        job = Job(make(Path(scratch) / "q4_0.gguf", "q4_0", shape, pure=True), 1, args.context + args.steps + 1)
+        job = Job(make(Path(scratch) / "q4_0.gguf", "q4_0", shape, pure=True), 1, args.context + args.steps + 2)
         workers = {"hotshoe": Worker([sys.executable, engines, "hotshoe"], {**job.arguments(), "device": args.device})}
         for dtype in DTYPES[unit]:
             options = {"sizes": sizes, "unit": unit, "dtype": dtype}
@@ -61,6 +61,7 @@ def main() -> int:
                 values = dict(worker.ask(["prompt", args.context]))
                 before = worker.ask(["compiled"])["compiled"] if name == "hotshoe" else 0
                 values |= worker.ask(decode)
+                values |= worker.ask(["write", args.context, args.steps])
                 if turn:  # the first warms up
                     rows[name].append(values)
                     if name == "hotshoe":

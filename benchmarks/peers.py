@@ -1,8 +1,8 @@
 """The engines that benchmarks/generate.py compares, with their settings, and how each is measured.
 
 A measure is a list as benchmarks/engines.py takes it: ["prompt", tokens], ["fresh", tokens], ["decode", depth, steps],
-["many", depth, steps], ["start", depth, steps], ["generate", depth, steps], ["look", width, height]. Only one engine
-computes at a time.
+["many", depth, steps], ["write", depth, steps], ["start", depth, steps], ["generate", depth, steps],
+["look", width, height]. Only one engine computes at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONG = 2048
 
 def is_long(measure: Measure) -> bool:
     """Whether it reads LONG tokens or more, or a picture."""
-    return measure[0] == "look" or (measure[0] in ("prompt", "fresh", "decode") and int(measure[1]) >= LONG)
+    return measure[0] == "look" or (measure[0] in ("prompt", "fresh", "decode", "write") and int(measure[1]) >= LONG)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -94,7 +94,7 @@ def settings(
     device: hotshoe's. library: the file with which llama.cpp's ggml opens the same device.
     """
     worker = str(Path(__file__).with_name("engines.py"))
-    common = frozenset({"prompt", "decode", "many", "look"})
+    common = frozenset({"prompt", "decode", "many", "write", "look"})
     new = frozenset(NEW_PROCESS)
     ours = {"device": device}
     found = [Setting("hotshoe", "", common | new | {"generate"}, (sys.executable, worker), ours)]

@@ -35,13 +35,13 @@ GREEDY = {"temperature": 0.0, "max_tokens": 12}
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the number of tokens of each graph that is computed."""
     counted: list[int] = []
-    compute = Context.compute
+    start = Context.start
 
     def counting(self: Context, feeds: Any = None) -> Any:
         counted.extend(len(v) for t, v in feeds.items() if t.name == "tokens")
-        return compute(self, feeds)
+        return start(self, feeds)
 
-    monkeypatch.setattr(Context, "compute", counting)
+    monkeypatch.setattr(Context, "start", counting)
     return counted
 
 
@@ -241,7 +241,7 @@ def test_top_k_on_the_device_is_that_of_the_host(device: str, gguf: Callable[...
     with load(gguf("LlamaForCausalLM"), device) as model:
         options = {"seed": 3, "max_tokens": 10, "temperature": 1.2}
         expected = [c.tokens for c in model.generate(PROMPTS, **options)]
-        model.engine._sample_on_device = True
+        model.engine._pipeline._sample_on_device = True
         assert [c.tokens for c in model.generate(PROMPTS, **options)] == expected
         assert {s.sampling.kind for s in model._forward.contexts.signatures if s.sampling} == {"top_k"}
         mixed = model.generate(PROMPTS[:2], [SamplingParams(seed=1, max_tokens=5), SamplingParams(**GREEDY)])

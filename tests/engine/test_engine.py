@@ -47,9 +47,15 @@ def next_token(rows: Sequence[Any]) -> int:
 
 
 class FakeForward:
-    """Logits by arithmetic. ``gate``: called in each graph with its number of rows, while no thread holds the lock."""
+    """Logits by arithmetic. ``gate``: called in each graph with its number of rows, while no thread holds the lock.
 
-    def __init__(self) -> None:
+    asynchronous: as a device that computes until somebody waits for it.
+    """
+
+    def __init__(self, asynchronous: bool) -> None:
+        self.asynchronous = asynchronous
+        self.computed: list[np.ndarray] = []
+        self.running: Work | None = None
         self.gate: Callable[[int], None] = lambda n: None
         self.graphs: list[int] = []
         self.n_graphs_built = 0
@@ -64,7 +70,23 @@ class FakeForward:
     ) -> Work:
         return Work(chunks, sampling, n_rows)
 
-    def compute(self, work: Work) -> list[np.ndarray]:
+    def set_tokens(self, work: Work, tokens: Sequence[int]) -> None:
+        for rows, token in zip(work.requested, tokens, strict=True):
+            rows.append(token)
+
+    def compile(self, work: Work) -> None: ...
+
+    def start(self, work: Work) -> bool:
+        self.running = work
+        if not self.asynchronous:
+            self.computed = self._compute(work)
+        return self.asynchronous
+
+    def finish(self, work: Work) -> list[np.ndarray]:
+        assert work is self.running
+        return self._compute(work) if self.asynchronous else self.computed
+
+    def _compute(self, work: Work) -> list[np.ndarray]:
         self.graphs.append(work.n_rows)
         self.gate(work.n_rows)
         logits = np.zeros((len(work.requested), N_VOCAB), np.float32)
@@ -88,13 +110,14 @@ class Rig:
         uniform: bool = False,
         n_slots: int = 8,
         seconds: float = 1e9,
+        asynchronous: bool = False,
     ) -> None:
         self.backend: Backend = open_reference()
         kind: Any = RecurrentCache if uniform else CausalCache
         spec = RecurrentSpec({"x": (1,)}) if uniform else AttentionSpec(1, 4)
         sizes = {} if uniform else {"n_tokens": n_ctx, "n_ubatch": n_ubatch, "dtype": DType.F32}
         self.cache = kind(self.backend, (spec,), n_sequences=2, **sizes)
-        self.forward = FakeForward()
+        self.forward = FakeForward(asynchronous)
         self.slots = Slots(self.cache, n_slots)
         limits = Limits(n_batch, n_ubatch, uniform)
         self.engine = Engine(
@@ -147,10 +170,16 @@ def failing(work: Callable[[], object]) -> Callable[[], str]:
     return message
 
 
+@pytest.fixture(params=[False, True], ids=["at-once", "asynchronous"])
+def asynchronous(request: pytest.FixtureRequest) -> bool:
+    """Whether the device still computes a graph when it was started."""
+    return bool(request.param)
+
+
 @pytest.fixture
-def held() -> Iterator[tuple[Rig, threading.Event, threading.Event]]:
+def held(asynchronous: bool) -> Iterator[tuple[Rig, threading.Event, threading.Event]]:
     """An engine whose third graph waits: (rig, event "the graph has begun", event that lets it continue)."""
-    rig, there, go = Rig(), threading.Event(), threading.Event()
+    rig, there, go = Rig(asynchronous=asynchronous), threading.Event(), threading.Event()
 
     def gate(n: int) -> None:
         if len(rig.forward.graphs) == 3:
@@ -188,7 +217,7 @@ def test_no_thread_waits_for_the_graph_of_a_long_prompt(held: tuple[Rig, threadi
         assert twin.n_computed == other.n_computed == 10
         other.truncate(4)
         assert (len(other), len(twin)) == (4, 10)
-        assert long.sequence.n_computed == 2 * 32 - 2  # one of the others went with the first graph
+        assert long.sequence.n_computed == 3 * 32 - 2  # the graph that stands still included; others' 2 rows went first
         twin.close()
         rig.engine.forget()
         rig.engine.remove(late)
@@ -231,9 +260,9 @@ def test_a_sequence_cut_while_it_is_computed(held: tuple[Rig, threading.Event, t
 
 
 @pytest.mark.parametrize("change", ["truncate", "shift"])
-def test_a_sequence_cut_between_two_steps(change: str) -> None:
+def test_a_sequence_cut_between_two_steps(change: str, asynchronous: bool) -> None:
     """The thread that extends it gets an error, and what it added is removed."""
-    rig, there, go = Rig(n_batch=64), threading.Event(), threading.Event()
+    rig, there, go = Rig(n_batch=64, asynchronous=asynchronous), threading.Event(), threading.Event()
     step = rig.engine.step
 
     def pausing(urgent: Any = None) -> list[Any]:
@@ -300,8 +329,8 @@ def test_closing_waits_for_the_graph_only(held: tuple[Rig, threading.Event, thre
     assert len(rig.forward.graphs) == 3
 
 
-def test_many_threads_get_what_they_would_alone() -> None:
-    rig = Rig(n_batch=64)
+def test_many_threads_get_what_they_would_alone(asynchronous: bool) -> None:
+    rig = Rig(n_batch=64, asynchronous=asynchronous)
     prompts = [[i, *range(3 * i)] for i in range(8)]
     got: dict[int, list[int]] = {}
 
@@ -369,12 +398,12 @@ def never_interrupted(path: str, line: int) -> bool:
 
 
 @pytest.mark.parametrize("uniform", [False, True])
-def test_an_interrupt_anywhere_leaves_nothing_behind(uniform: bool) -> None:
+def test_an_interrupt_anywhere_leaves_nothing_behind(uniform: bool, asynchronous: bool) -> None:
     """Interrupt every line of a step that computes two prompts in chunks and decodes. Nothing stays locked or taken.
 
     A uniform cache has few lines of its own, so only every third line is interrupted.
     """
-    rig = Rig(n_batch=8, n_ubatch=4, n_ctx=64, uniform=uniform)
+    rig = Rig(n_batch=8, n_ubatch=4, n_ctx=64, uniform=uniform, asynchronous=asynchronous)
     k = 1
     while interrupted_once(rig, k):
         k += 3 if uniform else 1
@@ -382,7 +411,7 @@ def test_an_interrupt_anywhere_leaves_nothing_behind(uniform: bool) -> None:
 
 
 def interrupted_once(rig: Rig, k: int) -> bool:
-    generation = rig.generation([k % N_VOCAB, *range(5)], n=2)
+    generation = rig.generation([k % N_VOCAB, *range(5)], n=3)
     rig.engine.add(generation)
     sequence = rig.sequence([k % N_VOCAB, 3])
 

@@ -66,17 +66,17 @@ def test_mixed_steps_find_their_graphs_again(gguf: Callable[..., Path]) -> None:
 
 def test_what_is_padded_and_what_is_not(gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[int, int]] = []
-    compute = Context.compute
+    start = Context.start
 
     def counting(self: Context, feeds: Any = None) -> Any:
         named = {t.name: v for t, v in feeds.items()}
         shapes.append((len(named["tokens"]), len(named["outputs"])))
-        return compute(self, feeds)
+        return start(self, feeds)
 
     with load(gguf("LlamaForCausalLM"), "reference", n_ctx=256, n_sequences=3) as model:
         expected = model.logits(IDS)
         model.forget()
-        monkeypatch.setattr(Context, "compute", counting)
+        monkeypatch.setattr(Context, "start", counting)
         with model.sequence() as one:
             assert_close(one.append(*IDS[:100]), expected[99])  # 100 = 25 * 4
             assert_close(one.append(*IDS[100:102]), expected[101])
@@ -265,17 +265,17 @@ def test_a_forked_child_is_refused_while_the_parent_computes(
     gguf: Callable[..., Path], data: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, go = threading.Event(), threading.Event()
-    compute = Context.compute
+    start = Context.start
 
     def held(self: Context, feeds: Any = None) -> Any:
         inside.set()
         assert go.wait(60)
-        return compute(self, feeds)
+        return start(self, feeds)
 
     encoder = hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", device)
     with load(gguf("LlamaForCausalLM"), device) as model, encoder:
         sequence, stream = model.sequence([5]), model.stream([5, 6], max_tokens=2)
-        monkeypatch.setattr(Context, "compute", held)
+        monkeypatch.setattr(Context, "start", held)
         threads = [threading.Thread(target=f) for f in (lambda: model.logits(IDS), lambda: encoder.embed("the cat"))]
         for thread in threads:
             thread.start()

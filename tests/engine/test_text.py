@@ -193,14 +193,14 @@ def test_an_interrupted_step_leaves_a_usable_model(model: TextModel, monkeypatch
     expected = model.generate(IDS[:8], max_tokens=6, temperature=0).tokens
     stream = model.stream(IDS[:9], max_tokens=6, temperature=0)
     context = type(model.backend.new_context())
-    compute = context.compute
+    start = context.start
 
     def interrupted(*args: Any) -> Any:
-        compute(*args)
+        start(*args)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(context, "compute", interrupted)
+        patched.setattr(context, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(stream)
     assert model.generate(IDS[:8], max_tokens=6, temperature=0).tokens == expected

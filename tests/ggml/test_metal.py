@@ -97,7 +97,16 @@ class Library:
         free, total = 11453071360, 11453246122
         return [
             DeviceFacts(
-                None, "MTL0", "Apple M2 Pro", 1, None, free, total, host_buffer=False, buffer_from_host_ptr=True
+                None,
+                "MTL0",
+                "Apple M2 Pro",
+                1,
+                None,
+                free,
+                total,
+                host_buffer=False,
+                buffer_from_host_ptr=True,
+                asynchronous=True,
             )
         ]
 

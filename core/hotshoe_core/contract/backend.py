@@ -210,6 +210,17 @@ class Executable(ABC):
     def run(self) -> None:
         """Compute all outputs and state updates."""
 
+    def start(self) -> bool:
+        """Begin a run. Return True if the device still computes it: then ``wait`` follows before any other call.
+
+        Other executables of the backend may be compiled, run and closed meanwhile. By default this is ``run``.
+        """
+        self.run()
+        return False
+
+    def wait(self) -> None:
+        """Return when the run that ``start`` began is complete. Raises the errors that ``run`` raises."""
+
     @abstractmethod
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
         """Copy an output into ``out``, which is contiguous and has the tensor's shape and NumPy dtype."""

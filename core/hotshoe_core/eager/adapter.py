@@ -70,6 +70,7 @@ class EagerBackend(Backend):
         self.honours = frozenset({"allocate"}).union(*(library.honours for library in chosen))
         self._allocations: dict[Tensor, tuple[str, Memory]] = {}  # of each weight and state: its device and size
         self._graphs: dict[EagerExecutable, None] = {}
+        self._running: EagerExecutable | None = None  # was started, and not waited for
 
     @property
     def _status(self) -> AllocationStatus:
@@ -139,8 +140,14 @@ class EagerBackend(Backend):
         """The device that holds a weight or state."""
         return self._allocations[tensor][0]
 
+    def _complete(self) -> None:
+        """Wait for the graph that is being computed, if there is one. The caller holds the lock."""
+        if self._running is not None:
+            self._running.complete()
+
     def release(self, tensors: Sequence[Tensor]) -> None:
         with self.lock:
+            self._complete()
             for t in tensors:
                 self._allocations.pop(t, None)
                 t.handle = None
@@ -250,6 +257,8 @@ class EagerExecutable(Executable):
         tests = [self._libraries[self._program.devices[state]].is_deleted for state in states]
         self._may_be_lost = [(state, test) for state, test in zip(states, tests) if test is not None]
         self._values: dict[Tensor, Native] = {}
+        self._started: list[Native] | None = None  # what the libraries compute now
+        self._failure: Exception | None = None  # of a run whose end nobody has waited for
         if backend.params.allocate:
             for device, size in self._program.peak.items():
                 with backend.guard(device, "graph", size):
@@ -285,6 +294,11 @@ class EagerExecutable(Executable):
                 self._env[slot] = self._libraries[device].array(array.copy(), tensor.dtype)
 
     def run(self) -> None:
+        with self._backend.lock:
+            self.start()
+            self.wait()
+
+    def start(self) -> bool:
         backend = self._backend
         with backend.lock:
             backend._require_open()
@@ -292,10 +306,33 @@ class EagerExecutable(Executable):
                 raise GraphError(
                     "the backend is open for a dry run and cannot compute", hint="open it with allocate=True"
                 )
+            backend._complete()
             self._values.clear()  # frees the results of the previous run for this one
             # every backend computes infinities and NaN silently: ignore the user's np.seterr
             with np.errstate(all="ignore"):
-                self._finish(self._compute())
+                results = self._compute()
+                asynchronous = self._for_each_library("begin", results)
+                self._started, backend._running = results, self
+                if not asynchronous:
+                    self.wait()
+            return asynchronous
+
+    def wait(self) -> None:
+        with self._backend.lock:
+            self.complete()
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+
+    def complete(self) -> None:
+        """Wait for the run that ``start`` began, if any. ``wait`` raises its error. The caller holds the lock."""
+        if self._started is None:
+            return
+        results, self._started, self._backend._running = self._started, None, None
+        try:
+            self._finish(results)
+        except Exception as error:
+            self._failure = error
 
     def _compute(self) -> list[Native]:
         """Run the segments. Returns the values of the outputs, then the new values of the states.
@@ -324,14 +361,22 @@ class EagerExecutable(Executable):
                 state.handle = env[slot]  # only the library may refer to the old value now
         return [env[slot] for slot in self._program.results]
 
+    def _for_each_library(self, name: Literal["begin", "evaluate"], results: list[Native]) -> bool:
+        """Call a function of each library with the results on its device. Return whether any library has it."""
+        tensors = (*self._program.outputs, *self._program.states)
+        called = False
+        for device, library in self._libraries.items():
+            function = getattr(library, name)
+            if function is not None:
+                called = True
+                with self._on(device):
+                    function([v for t, v in zip(tensors, results) if self._program.devices[t] == device])
+        return called
+
     def _finish(self, results: list[Native]) -> None:
         """Store the new values of outputs and states. A lazy library has not computed them yet."""
         program = self._program
-        for device, library in self._libraries.items():
-            if library.evaluate is not None:
-                tensors = (*program.outputs, *program.states)
-                with self._on(device):
-                    library.evaluate([v for t, v in zip(tensors, results) if program.devices[t] == device])
+        self._for_each_library("evaluate", results)
         self._values = dict(zip(program.outputs, results))
         for state, new in zip(program.states, results[len(program.outputs) :]):
             state.handle = new
@@ -372,6 +417,7 @@ class EagerExecutable(Executable):
 
     def close(self) -> None:
         with self._backend.lock:
+            self.complete()
             self._backend._graphs.pop(self, None)
             self._values.clear()
             self._env = [None] * len(self._env)

@@ -26,6 +26,7 @@ Run = Callable[[list[Native]], list[Native]]
 _NEEDS = {
     "in_place": ("copy", "copy: a function that copies a native array"),
     "compile_hook": ("round_to", "round_to: a function (x, dtype) of the library; NumPy cannot round inside a trace"),
+    "begin": ("evaluate", "evaluate: a function that returns when the values of arrays exist"),
     "graph_nbytes": ("compile_hook", "compile_hook: a function that compiles what graph_nbytes is then asked about"),
 }
 
@@ -34,8 +35,8 @@ _NEEDS = {
 class EagerLibrary:
     """What an array library offers on one device. Only ``functions``, ``from_numpy`` and ``to_numpy`` are required.
 
-    Raises BackendError for ``in_place`` without ``copy``, ``compile_hook`` without ``round_to``, and ``graph_nbytes``
-    without ``compile_hook``.
+    Raises BackendError for ``in_place`` without ``copy``, ``compile_hook`` without ``round_to``, ``begin`` without
+    ``evaluate``, and ``graph_nbytes`` without ``compile_hook``.
     """
 
     functions: Mapping[str, Callable[..., Native]]
@@ -130,6 +131,12 @@ class EagerLibrary:
 
     At that time, only the graph refers to the old value of a state whose rows are overwritten, so a library can reuse
     its memory.
+    """
+
+    begin: Callable[[list[Native]], None] | None = None
+    """For lazy libraries that can compute in the background: begins to compute these arrays. ``evaluate`` follows.
+
+    The host prepares the next run meanwhile. Needs ``evaluate``.
     """
 
     scope: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext

@@ -64,6 +64,7 @@ class Context:
         self._bounds: dict[Tensor, _Bound] = {}
         self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._computed = False
+        self._running = False  # start was called, and the device may still compute
         self._taken: set[Tensor] = set()  # outputs that read_once has given away
         self._closed = False
         self._lock = threading.RLock()
@@ -163,6 +164,17 @@ class Context:
         the input's type. Raises GraphError for a missing or unknown input, ShapeError and DTypeError for an array that
         does not fit.
         """
+        self.backend.require_process()
+        with self._lock:
+            self.start(feeds)
+            self.wait()
+            return self
+
+    def start(self, feeds: Mapping[Tensor, Any] | None = None) -> bool:
+        """Begin to run the graph as ``compute`` does. Return whether the device still computes it.
+
+        Do not change the arrays before ``wait`` has returned. ``read`` waits too. Raises the errors of ``compute``.
+        """
         feeds = {} if feeds is None else feeds
         if not isinstance(feeds, Mapping):
             raise GraphError(
@@ -171,6 +183,7 @@ class Context:
             )
         self.backend.require_process()
         with self._lock:
+            self.wait()
             executable = self._compiled()
             if len(feeds) < len(self._inputs):
                 missing = self._inputs.keys() - {getattr(t, "name", "") for t in feeds}
@@ -189,9 +202,18 @@ class Context:
             observer = self.observer  # another thread may remove it
             if observer is not None:
                 observer.before_run(self, self._fed)
-            executable.run()
-            self._computed = True
-            return self
+            self._running = executable.start()
+            self._computed = not self._running
+            return self._running
+
+    def wait(self) -> None:
+        """Return when the run that ``start`` began is complete. Raises the errors of ``compute``; may be repeated."""
+        self.backend.require_process()
+        with self._lock:
+            if self._running and self._executable is not None:
+                self._running = False
+                self._executable.wait()
+                self._computed = True
 
     def fed(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """The array that an input was last fed with, not a copy. Raises GraphError if the input has no value yet."""
@@ -229,6 +251,7 @@ class Context:
     def _require_readable(self, tensor: Tensor) -> Executable:
         """The executable that computed this output."""
         self._require_open()
+        self.wait()
         if tensor not in self._outputs:
             raise GraphError(f"{tensor!r} is not an output", hint="pass it to ctx.forward() before computing")
         if not self._computed or self._executable is None:

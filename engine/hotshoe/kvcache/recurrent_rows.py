@@ -31,6 +31,7 @@ class _Write(NamedTuple):
     row: _Row
     slot: int
     position: int  # after the graph
+    members: set[int]  # of the row, before
 
 
 class Rows:
@@ -55,13 +56,18 @@ class Rows:
         reads = [row.number for row in old]
         for a, row in zip(allocations, old, strict=True):
             target = self._target(a, row)
-            self._writing.append(_Write(target, a.slot, a.start + a.n))
+            self._writing.append(_Write(target, a.slot, a.start + a.n, target.members))
             target.members = set()  # its content is undefined until the graph is committed
         return reads, [write.row.number for write in self._writing]
 
     def commit(self) -> None:
-        for row, slot, position in self._writing:
+        for row, slot, position, _ in self._writing:
             row.position, row.members, row.written = position, {slot}, next(self._clock)
+        self._writing = []
+
+    def cancel(self) -> None:
+        for write in self._writing:
+            write.row.members = write.members
         self._writing = []
 
     def rollback(self) -> None:

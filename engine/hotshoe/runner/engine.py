@@ -15,70 +15,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from hotshoe.runner.items import Items
 from hotshoe.runner.jobs import AllLogitsJob, Event, Generation, Job, LogitsJob
 from hotshoe.runner.pace import Pace
-from hotshoe.runner.scheduler import Chunk, Limits, schedule
+from hotshoe.runner.pipeline import Forward, JobChunk, Pipeline
+from hotshoe.runner.scheduler import Limits, schedule
 from hotshoe.runner.slots import CachedSequence, Slots
 from hotshoe_core.errors import CacheFullError, ClosedError, GraphError
 
 if TYPE_CHECKING:
-    from hotshoe.kvcache import Allocation, Sizes
-    from hotshoe.sampling import DeviceSampling
+    from hotshoe.kvcache import Allocation
     from hotshoe_core import Backend
 
-__all__ = ["Engine", "Forward"]
+__all__ = ["Engine"]
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 R = TypeVar("R")
-JobChunk = Chunk[Job[Any]]
 
 _MOST_OVERTAKING = 16  # jobs that came later and may begin before one that does not fit into the cache
-
-
-class Forward(Protocol):
-    """What the engine asks of a model."""
-
-    @property
-    def n_graphs_built(self) -> int:
-        """How many graphs were built so far."""
-
-    def check(self, items: Items, before: int = 0) -> None:
-        """Raise an error unless the model can compute the rows from ``before`` on: TokenizerError, ShapeError, …"""
-
-    def padded_rows(self, n: int) -> int:
-        """Return the number of rows of the graph that computes ``n`` rows, with padding."""
-
-    def prepare(
-        self,
-        chunks: Sequence[JobChunk],
-        sampling: DeviceSampling | None,
-        n_rows: int,
-        feeds: dict[str, Array],
-        sizes: Sizes,
-    ) -> Any:
-        """Gather all inputs of a graph, for ``compute``. Called under the engine's lock.
-
-        feeds, sizes: the values of the cache's inputs, and how many cells the graph must read.
-        """
-
-    def compute(self, work: Any) -> list[Array]:
-        """Compute the graph: return the logits of the requested rows in order, or what ``sampling`` returns."""
-
-
-class GraphOutputs(NamedTuple):
-    """What one graph computed."""
-
-    chunks: Sequence[JobChunk]
-    outputs: list[Array]
-    sampling: DeviceSampling | None
-    start: float
-    """When the graph was begun, by ``time.perf_counter``."""
 
 
 class Engine:
@@ -104,12 +63,11 @@ class Engine:
         sample_on_device: bool = False,
     ) -> None:
         self.n_ctx = n_ctx
-        self._not_finite = not_finite
         self._message_ends = message_ends
-        self._sample_on_device = sample_on_device
         self._backend = backend
         self._forward = forward
         self._slots = slots
+        self._pipeline = Pipeline(forward, slots, not_finite=not_finite, sample_on_device=sample_on_device)
         self._limits = limits
         self._pace = pace
         self._is_paced = True
@@ -291,12 +249,21 @@ class Engine:
     def step(self, urgent: Job[Any] | None = None) -> list[Event]:
         """Run one step, unless another thread has the turn; return what it did.
 
-        A step computes the next row of every job that decodes, and parts of prompts. ``urgent`` gets its room in the
-        cache before all others.
+        A step computes the next row of every job that decodes, and parts of prompts. A device may still compute when it
+        returns: the next step hands out the results. ``urgent`` gets its room in the cache before all others.
         """
-        return self.in_turn(lambda: self._step(urgent), wait=False) or []
+        return self._in_turn(lambda: self._step(urgent), wait=False) or []
 
-    def in_turn(self, work: Callable[[], T], *, wait: bool = True) -> T | None:
+    def in_turn(self, work: Callable[[], T]) -> T | None:
+        """Call ``work`` while no other thread computes, and the device computes no step."""
+
+        def after_step() -> T:
+            self._settle()
+            return work()
+
+        return self._in_turn(after_step, wait=True)
+
+    def _in_turn(self, work: Callable[[], T], *, wait: bool) -> T | None:
         """Call ``work`` while no other thread computes. Without ``wait``: return None if another thread does."""
         me = object()
         try:
@@ -334,21 +301,110 @@ class Engine:
 
     def _step(self, urgent: Job[Any] | None) -> list[Event]:
         try:
-            events, graphs = self._prepare_step(urgent)
-            start, n_built = time.perf_counter(), self._forward.n_graphs_built
-            parts: list[tuple[int, int]] = []
-            for i, chunks in enumerate(graphs):
-                computed = self._compute(chunks, [chunk.job.sequence for graph in graphs[i + 1 :] for chunk in graph])
-                parts += [(chunk.job.n_computed, chunk.n) for chunk in computed.chunks]
-                events += self._deliver(computed)
-            if any(n > 1 for _, n in parts):
-                built = self._forward.n_graphs_built != n_built
-                self._pace.learn(parts, time.perf_counter() - start, built=built)
-            return events
+            with self.lock:
+                self._require_open()
+                self._prepare_next()
+            if self._pipeline.prepared:
+                self._pipeline.compile()
+            events = self._finish(notify=False)
+            if self._fill_next():
+                return events + self._start()  # readers are woken when the device computes again
+            with self.lock:
+                self._changed.notify_all()
+            more, graphs = self._prepare_step(urgent)
+            return events + more + self._run(graphs)
         except BaseException:
             with self.lock:
-                self._slots.rollback()
+                self._pipeline.abandon()
             raise
+
+    def _run(self, graphs: list[list[JobChunk]]) -> list[Event]:
+        """Compute the graphs of a step. Each is prepared while the device computes the one before."""
+        events: list[Event] = []
+        start, n_built = time.perf_counter(), self._forward.n_graphs_built
+        parts: list[tuple[int, int]] = []
+        for i, graph in enumerate(graphs):
+            later = [chunk.job.sequence for other in graphs[i + 1 :] for chunk in other]
+            if self._pipeline.running:
+                self._prepare(graph, later)
+                events += self._finish()
+            if self._prepare(graph, later):  # again, if a job failed, or its rows were changed, meanwhile
+                parts += [(chunk.job.n_computed, chunk.n) for chunk in self._pipeline.prepared]
+                events += self._start()
+        if any(n > 1 for _, n in parts):
+            events += self._finish()
+            built = self._forward.n_graphs_built != n_built
+            self._pace.learn(parts, time.perf_counter() - start, built=built)
+        return events
+
+    def _prepare_next(self) -> None:
+        """Prepare the next rows of the texts that the device computes, if a step for others is not expected."""
+        chunks = self._pipeline.running
+        if not chunks or any(chunk.job not in self._jobs for chunk in chunks):
+            return
+        expected = all(isinstance(c.job, Generation) and self._goes_on(c.job) for c in chunks)
+        if expected and sum(job.active for job in self._jobs) == len(chunks):
+            self._pipeline.prepare_next()
+
+    def _goes_on(self, job: Generation) -> bool:
+        """Whether a generation will have a row for the next step, unless its next token ends it."""
+        return job.active and job.expects_more and len(job.sequence) < self.n_ctx and not job.sequence.edited
+
+    def _fill_next(self) -> bool:
+        """Whether the next rows were prepared, and are all that the next step needs. Then their tokens are set."""
+        with self.lock:
+            jobs = [] if self._closed else [job for job in self._jobs if job.active]
+            if not self._pipeline.fill_next(jobs):
+                return False
+            self._n_steps += 1
+            return True
+
+    def _prepare(self, chunks: list[JobChunk], later: Sequence[CachedSequence]) -> bool:
+        """Prepare one graph, for those jobs that are still there and whose rows have not changed. Idempotent.
+
+        later: the sequences of the step's later graphs. Return False if there are no such jobs.
+        """
+        with self.lock:
+            self._require_open()
+            chunks = [c for c in chunks if c.job in self._jobs and not c.job.ended and not c.job.sequence.edited]
+            if chunks != self._pipeline.prepared:
+                self._pipeline.cancel_next()
+                if chunks:
+                    self._pipeline.prepare(chunks, later)
+        if chunks:
+            self._pipeline.compile()
+        return bool(chunks)
+
+    def _start(self) -> list[Event]:
+        """Start the graph that was prepared. Return its results, if it is computed at once."""
+        with self.lock:
+            self._pipeline.commit(self._n_steps)
+        return [] if self._pipeline.start() else self._finish()
+
+    def _finish(self, *, notify: bool = True) -> list[Event]:
+        """Wait for the graph that was started, if there is one, and hand out its results."""
+        finished = self._pipeline.finish()
+        if finished is None:
+            return []
+        with self.lock:
+            events = self._pipeline.deliver(finished)
+            if notify:
+                self._changed.notify_all()
+            return events
+
+    def _settle(self) -> None:
+        """Finish the graph that the last step has left to the device. Its error goes to the readers."""
+        chunks = self._pipeline.running
+        try:
+            self._finish()
+        except BaseException as error:
+            with self.lock:
+                self._pipeline.abandon()
+                if not isinstance(error, Exception):
+                    raise
+                for chunk in chunks:
+                    chunk.job.error = error
+                self._changed.notify_all()
 
     def _prepare_step(self, urgent: Job[Any] | None) -> tuple[list[Event], list[list[JobChunk]]]:
         """Remove jobs, shift or end those whose context is full, and schedule the rest: return events and graphs."""
@@ -417,61 +473,6 @@ class Engine:
                 for other in overtaken:
                     other.n_overtaken += 1
         return fitting
-
-    def _compute(self, chunks: Sequence[JobChunk], later: Sequence[CachedSequence]) -> GraphOutputs:
-        """Compute one graph, for those jobs that are still there and whose rows have not changed.
-
-        later: the sequences of the step's later graphs.
-        """
-        start = time.perf_counter()
-        with self.lock:
-            self._require_open()
-            chunks = [c for c in chunks if c.job in self._jobs and not c.job.ended and not c.job.sequence.edited]
-            if not chunks:
-                return GraphOutputs((), [], None, start)
-            sampling = self._common_sampling(chunks)
-            for job, _, _ in chunks:
-                job.served = self._n_steps
-                job.on_scheduled(job.sequence.n_computed)
-            n_rows = self._forward.padded_rows(sum(chunk.n for chunk in chunks))
-            feeds = self._slots.begin(chunks, n_rows, later)
-            work = self._forward.prepare(chunks, sampling, n_rows, feeds, self._slots.cache.sizes)
-        return GraphOutputs(chunks, self._forward.compute(work), sampling, start)
-
-    def _deliver(self, computed: GraphOutputs) -> list[Event]:
-        """Hand out what a graph computed, and keep its rows in the cache."""
-        chunks, outputs, sampling, start = computed
-        served = [chunk for chunk in chunks if chunk.outputs]
-        damaged: list[Job[Any]] = []  # their rows in the cache may be NaN
-        row = 0
-        for job, _, n in served:
-            rows = [output[row : row + n] for output in outputs]
-            job.process(rows, sampling)
-            row += n
-            # A sampler has looked already. A model may exclude tokens by -inf, but not all of them.
-            if (job.error or not isinstance(job, Generation)) and not np.isfinite(rows[-1].max(axis=-1)).all():
-                job.error = job.error or self._not_finite()
-                damaged.append(job)
-        with self.lock:
-            seconds = time.perf_counter() - start
-            for job, _, _ in chunks:
-                job.seconds += seconds
-            self._slots.commit()
-            if damaged:
-                try:
-                    self._slots.discard(job.sequence for job in damaged)
-                except Exception as error:  # for their own readers, not for the thread that runs the step
-                    for job in damaged:
-                        job.error = error
-            events = [chunk.job.deliver() for chunk in served]
-            self._changed.notify_all()
-            return events
-
-    def _common_sampling(self, chunks: Sequence[JobChunk]) -> DeviceSampling | None:
-        """Return the sampling that the device may do instead of returning all logits, if all jobs agree on it."""
-        choices = {chunk.job.device_sampling for chunk in chunks if chunk.outputs}
-        sampling = choices.pop() if len(choices) == 1 else None
-        return sampling if sampling is not None and (sampling.kind == "argmax" or self._sample_on_device) else None
 
     # The end
 

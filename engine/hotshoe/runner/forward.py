@@ -86,6 +86,7 @@ class TextForward:
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
         self._cross = cross_part(cache)
+        self._started: Built | None = None  # the graph
         self._storing: ContextCache[int] = ContextCache(self._build_storing, _STORING_GRAPHS)
         self._per_octave = rows_per_octave(backend)
         self.contexts: ContextCache[TextSignature]
@@ -205,7 +206,7 @@ class TextForward:
                 positions[..., row:end] = items.positions(start, n, self._n_streams)
             else:
                 positions[..., row:end] = np.arange(start, start + n)
-            tokens += rows
+            tokens += rows or [0] * n  # the next row of a text whose token is not known yet
             sequences += [i] * n
             outputs += range(end - n_needed, end)
             row = end
@@ -226,20 +227,35 @@ class TextForward:
         )
         return TextWork(signature, feeds, len(outputs), np.concatenate(encoded) if encoded else None)
 
-    def compute(self, work: TextWork) -> list[Array]:
-        """Compute the graph: return the logits of the requested rows, or what its sampling returns for them.
+    def set_tokens(self, work: TextWork, tokens: Sequence[int]) -> None:
+        """Set the tokens of the first rows."""
+        work.feeds["tokens"][: len(tokens)] = tokens
 
-        The list is empty if no row was requested.
-        """
-        signature, feeds, n_outputs, encoded = work
+    def compile(self, work: TextWork) -> None:
+        """Compile the graph, unless that was done before. Another one may be computed meanwhile."""
+        self.contexts.get(work.signature).context.reserve()
+
+    def start(self, work: TextWork) -> bool:
+        """Begin to compute the graph. Return whether the device still computes it."""
+        signature, feeds, _, encoded = work
         if encoded is not None:
             storing = self._storing.get(len(encoded))
             values = {"encoded": encoded, "cross.cells": feeds["cross.cells"]}
             storing.context.compute({tensor: values[name] for name, tensor in storing.inputs.items()})
-        built = self.contexts.get(signature)
-        built.context.compute({tensor: feeds[name] for name, tensor in built.inputs.items()})
+        self._started = built = self.contexts.get(signature)
+        return built.context.start({tensor: feeds[name] for name, tensor in built.inputs.items()})
+
+    def finish(self, work: TextWork) -> list[Array]:
+        """Wait for the graph that was started last: return the logits of the requested rows, or what its sampling
+        returns for them.
+
+        The list is empty if no row was requested.
+        """
+        built = self._started
+        assert built is not None
+        built.context.wait()
         results = [built.context.read_once(output) for output in built.outputs]
-        return results if n_outputs == signature.n_outputs else [r[:n_outputs] for r in results]
+        return results if work.n_outputs == work.signature.n_outputs else [r[: work.n_outputs] for r in results]
 
     def close(self) -> None:
         """Close all graphs. Idempotent."""

@@ -239,6 +239,12 @@ class Generation(Job[Token]):
         return self.finish is not None
 
     @property
+    def expects_more(self) -> bool:
+        """Whether there may be a token after the next one, and a place where it waits for its reader."""
+        limit = self.sampler.params.max_tokens
+        return (limit is None or self.n_tokens + 1 < limit) and len(self.ready_results) + 1 < self.max_results
+
+    @property
     def removable(self) -> bool:
         return self.finish == "cancelled"  # tokens of a text that finished otherwise may still be fetched
 

@@ -89,6 +89,7 @@ class Slots:
         self.cache = cache
         self.store = store
         self._slots = [Slot(i) for i in range(n)]
+        self._computing: list[tuple[Slot, int]] = []  # of the graph that the device computes: its slots, and their rows
         self._clock = 0
 
     # Sequences
@@ -168,7 +169,8 @@ class Slots:
         idle = self._idle()
         if slot is None or not idle:
             return  # the copy's rows are computed when it goes on
-        n = source.items.outside_span(min(source.n_computed, len(slot.rows)))
+        computed = next((n for computing, n in self._computing if computing is slot), len(slot.rows))
+        n = source.items.outside_span(min(source.n_computed, computed))
         n = self.cache.resume_position(slot.number, n)
         idle_slot = idle[0]
         self._copy(slot, idle_slot, n)
@@ -237,32 +239,70 @@ class Slots:
             self._make_room(allocations, {slot.number for slot in map(self._slot_of, keep) if slot is not None})
             return self.cache.allocate(allocations, n_rows)
 
+    def begin_next(self, sequences: Sequence[CachedSequence], n_rows: int) -> dict[str, Array] | None:
+        """Do as ``begin`` for one more row of each sequence, which is not known yet; None if there is no room.
+
+        ``set_pending`` and ``commit``, ``cancel`` or ``rollback`` must follow.
+        """
+        allocations = [self.allocation(sequence, 1) for sequence in sequences]
+        try:
+            feeds = self.cache.allocate(allocations, n_rows)
+        except CacheFullError:
+            self.cache.cancel()
+            return None
+        for a in allocations:
+            self._slots[a.slot].busy = True
+        return feeds
+
+    def set_pending(self, sequences: Iterable[CachedSequence]) -> None:
+        """Note the last row of each sequence as the one that the graph computes."""
+        for sequence in sequences:
+            slot = self._slot_of(sequence)
+            assert slot is not None  # it was busy meanwhile
+            slot.pending = sequence.items.rows[-1:]
+
+    def cancel(self) -> None:
+        """Undo a graph that was begun, and neither committed nor started."""
+        self.cache.cancel()
+        for slot in self._slots:
+            if slot.busy:
+                slot.pending, slot.busy = [], False
+
     def commit(self) -> None:
-        """Keep the rows of the graph: they were computed."""
+        """Keep the rows of the graph: it is about to be started, and all later graphs find them computed.
+
+        ``confirm`` or ``rollback`` must follow.
+        """
         self.cache.commit()
         self._clock += 1
         for slot in self._slots:
             if not slot.busy:
                 continue
+            self._computing.append((slot, len(slot.rows)))
             slot.rows += slot.pending
             slot.pending, slot.used, slot.busy = [], self._clock, False
             owner = slot.owner
             if owner is not None and not owner.edited:
                 owner.n_computed = len(slot.rows)
 
+    def confirm(self) -> None:
+        """Note that the graph that was committed is computed."""
+        self._computing.clear()
+
     def rollback(self) -> None:
-        """Undo a graph or a shift that was begun and not finished. Idempotent: it may be interrupted itself."""
+        """Undo graphs and a shift that were begun and not finished. Idempotent: it may be interrupted itself."""
         self.cache.rollback()
         busy = [slot for slot in self._slots if slot.busy]
-        for slot in busy:
+        for slot, n_rows in [*((slot, len(slot.rows)) for slot in busy), *self._computing]:
             owner = slot.owner
-            n = self.cache.resume_position(slot.number, len(slot.rows))
+            n = self.cache.resume_position(slot.number, min(n_rows, len(slot.rows)))
             self._trim(slot, n)
             if owner is not None:
                 owner.n_computed = min(owner.n_computed, n)
             slot.pending = []
         for slot in busy:
             slot.busy = False
+        self._computing.clear()
 
     # Shifts
 

@@ -55,6 +55,7 @@ class GgmlBackend(Backend):
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
         self._stored: dict[Tensor, tuple[str, Stored]] = {}  # device and memory
         self._executables: set[GgmlExecutable] = set()
+        self.running: GgmlExecutable | None = None
         # Several units share one scheduler. With only a CPU, each graph has its own and keeps its addresses. That is
         # cheap, because Linux provides pages only when they are written.
         self.scheduler = Scheduler(self.units) if len(self.units) > 1 else None
@@ -122,6 +123,8 @@ class GgmlBackend(Backend):
         if self.is_forked_copy:
             return  # the threads that this would stop do not exist in a forked process
         with self.lock:
+            if self.running is not None:
+                self.running.complete()
             for t in tensors:
                 if t in self._stored:
                     for executable in self._executables:

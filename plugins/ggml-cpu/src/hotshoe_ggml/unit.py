@@ -48,6 +48,9 @@ class Unit:
     maps_pages: bool
     """Whether weights may stay in a mapped file."""
 
+    copies_later: bool
+    """Whether copies are queued behind what the device computes. Otherwise a copy waits for it."""
+
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
         self.device = device
         self.name = device.name
@@ -57,6 +60,7 @@ class Unit:
         facts = self.library.devices()[int(device.properties["index"])]
         self.device_pointer = facts.pointer
         self.maps_pages = facts.buffer_from_host_ptr
+        self.copies_later = facts.asynchronous
         self._native_name = facts.name
         self.n_copying = min(n_threads, _N_COPYING.get(self.library.kind, 1))
         self.fast_math = self.library.kind in _FAST_MATH

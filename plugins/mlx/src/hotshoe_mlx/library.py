@@ -59,6 +59,7 @@ def mlx_library(device: Device) -> EagerLibrary:
         weight_nbytes=functools.partial(weight_nbytes, gpu=gpu),
         nbytes=lambda shape, dtype: math.prod(shape) * mlx_dtype(dtype, gpu=gpu).size,
         zeros=zeros,
+        begin=lambda arrays: mx.async_eval([dense(a) for a in arrays]),
         evaluate=lambda arrays: mx.eval([dense(a) for a in arrays]),
         scope=scope,
         available=lambda: mx.get_memory_limit() - mx.get_active_memory(),

@@ -108,6 +108,7 @@ class DeviceFacts(NamedTuple):
     memory_total: int
     host_buffer: bool
     buffer_from_host_ptr: bool
+    asynchronous: bool
 
 
 @functools.cache
@@ -354,6 +355,7 @@ def device_facts(device: Any) -> DeviceFacts:
         memory_total=total,
         host_buffer=bool(props.caps.host_buffer),
         buffer_from_host_ptr=bool(props.caps.buffer_from_host_ptr),
+        asynchronous=bool(getattr(props.caps, "async")),
     )
 
 

@@ -40,6 +40,9 @@ class Owner(Protocol):
     pinned: PinnedPool | None
     """Memory for outputs that a device writes by itself; None if no device has such memory."""
 
+    running: GgmlExecutable | None
+    """The executable that was started and not waited for. It uses the shared buffers."""
+
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
     @property
@@ -75,6 +78,8 @@ class GgmlExecutable(Executable):
         self._native: dict[Tensor, Any] = {}  # ggml's tensors of all other nodes
         self._keep_alive: list[Any] = []  # parameters of nodes
         self._outputs: dict[Tensor, Any] = {}  # the ggml tensors that they are read from; some are copies
+        self._status = 0  # ggml's, of the last run
+        self._failure: Exception | None = None  # of a run whose end nobody has waited for
         self._sizes: dict[str, Memory] = {}
         self._devices: dict[Tensor, str] = {}  # wanted for each node, if there are several units
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
@@ -214,6 +219,7 @@ class GgmlExecutable(Executable):
         if self._dry:
             self._sizes = _planned(self._scheduler.measure(graph))
             return
+        self._complete_other()  # the buffers may grow, and so move
         self._scheduler.allocate(graph)
         require_memory(sum(unit.work_size(self._cgraph) for unit in units))
         if not self._shares:
@@ -230,33 +236,77 @@ class GgmlExecutable(Executable):
 
     def run(self) -> None:
         with self._backend.lock:
+            self.start()
+            self.wait()
+
+    def start(self) -> bool:
+        with self._backend.lock:
             if self._closed:
                 raise ClosedError("the graph's memory was freed")
             if self._released is not None:
                 raise ClosedError(f"{self._released!r} was released")
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
+            self._complete_other()
             self._backend.require_devices()  # a device that was lost and came back has lost its memory
             scheduled = self._acquire()
-            for tensor, array in self._fed.items():
-                native = self._native.get(tensor)
-                if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
-                    self._set(native, array)
-            self._saved_outputs.clear()
-            saved = {t: self._on_host(t) for t in self._outputs} if self._shares else {}
+            self._backend.running, self._status = self, lib().GGML_STATUS_FAILED
+            self._saved_outputs = {t: self._on_host(t) for t in self._outputs} if self._shares else {}
             try:  # all is queued on the devices: the host waits once
-                status = self._scheduler.compute(scheduled)
-                for tensor, out in saved.items() if status == lib().GGML_STATUS_SUCCESS else ():
-                    self._queue_get(self._outputs[tensor], out)
-            finally:  # whatever happens: the devices write into these arrays
-                self._scheduler.synchronize()
-            self._fed.clear()  # not before: the devices read from these arrays
+                for tensor, array in self._fed.items():
+                    native = self._native.get(tensor)
+                    if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
+                        self._set(native, array)
+                self._status = self._scheduler.compute(scheduled)
+                if self._status == lib().GGML_STATUS_SUCCESS:
+                    self._queue_outputs(later=False)
+            except BaseException:
+                self.complete()
+                self._failure = None
+                raise
+            if not self._shares:
+                self.wait()
+            return self._shares
+
+    def wait(self) -> None:
+        with self._backend.lock:
+            self.complete()
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                self._saved_outputs.clear()
+                raise failure
+
+    def complete(self) -> None:
+        """Wait for the run that ``start`` began, if any. ``wait`` raises its error. The caller holds the lock."""
+        if self._backend.running is not self:
+            return
+        try:
+            if self._status == lib().GGML_STATUS_SUCCESS:
+                self._queue_outputs(later=True)
+        finally:  # whatever happens: the devices read and write these arrays
+            self._scheduler.synchronize()
+            self._fed.clear()
+            self._backend.running = None
+        try:
             self._backend.require_devices()
-            if status == lib().GGML_STATUS_ALLOC_FAILED:
+            if self._status == lib().GGML_STATUS_ALLOC_FAILED:
                 raise self._backend.exhausted()
-            if status != lib().GGML_STATUS_SUCCESS:
-                raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
-            self._saved_outputs = saved
+            if self._status != lib().GGML_STATUS_SUCCESS:
+                raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(self._status)).decode()}")
+        except Exception as error:
+            self._failure = error
+
+    def _complete_other(self) -> None:
+        """Wait for the executable that uses the shared buffers, if there is one."""
+        if self._backend.running is not None:
+            self._backend.running.complete()
+
+    def _queue_outputs(self, *, later: bool) -> None:
+        """Copy outputs to the host: those that a device copies when it has computed, or (later) all others."""
+        for tensor, out in self._saved_outputs.items():
+            unit = self._unit_of_output(self._outputs[tensor])
+            if later == (unit is None or not unit.copies_later):
+                self._get(unit, self._outputs[tensor], out)
 
     def _on_host(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """A new array for an output: pinned if possible."""
@@ -273,13 +323,16 @@ class GgmlExecutable(Executable):
             data = ffi.from_buffer(array)
             lib().ggml_backend_tensor_set_async(unit.ggml_backend, native, data, 0, array.nbytes)
 
-    def _queue_get(self, native: Any, out: np.ndarray[Any, Any]) -> None:
+    def _unit_of_output(self, native: Any) -> Unit | None:
+        """The unit that computes an output; None for a view of a constant, a weight, or an input of several units."""
+        while is_view_op(native):
+            native = native.view_src
+        return self._unit_with(native)
+
+    @staticmethod
+    def _get(unit: Unit | None, native: Any, out: np.ndarray[Any, Any]) -> None:
         """Copy an output into ``out``. A device may do it later. What no device computed is copied at once."""
-        node = native
-        while is_view_op(node):
-            node = node.view_src
-        unit = self._unit_with(node)
-        if unit is None:  # a view of a constant, a weight, or an input that no unit reads, or several
+        if unit is None:
             _get(native, out)
         else:
             lib().ggml_backend_tensor_get_async(unit.ggml_backend, native, ffi.from_buffer(out), 0, out.nbytes)
@@ -346,6 +399,7 @@ class GgmlExecutable(Executable):
         with self._backend.lock:
             if self._closed:
                 return
+            self.complete()
             self._closed = True
             if self._scheduled is not None:
                 self._scheduler.forget(self._scheduled)

@@ -1,0 +1,247 @@
+"""Pipeline: starts the graphs of the engine's steps, and finishes them.
+
+A device may still compute a graph when a step has returned. So what a reader does with its tokens costs no time, and
+the next step prepares one more row of each text before it waits for the tokens that these rows will hold.
+
+Every caller has the engine's turn. The methods that say so are called under the engine's lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from hotshoe.runner.items import Items
+from hotshoe.runner.jobs import Event, Generation, Job
+from hotshoe.runner.scheduler import Chunk
+from hotshoe.runner.slots import CachedSequence, Slots
+
+if TYPE_CHECKING:
+    from hotshoe.kvcache import Sizes
+    from hotshoe.sampling import DeviceSampling
+
+__all__ = ["Forward", "JobChunk", "Pipeline"]
+
+Array = np.ndarray[Any, Any]
+JobChunk = Chunk[Job[Any]]
+
+
+class Forward(Protocol):
+    """What the engine asks of a model."""
+
+    @property
+    def n_graphs_built(self) -> int:
+        """How many graphs were built so far."""
+
+    def check(self, items: Items, before: int = 0) -> None:
+        """Raise an error unless the model can compute the rows from ``before`` on: TokenizerError, ShapeError, …"""
+
+    def padded_rows(self, n: int) -> int:
+        """Return the number of rows of the graph that computes ``n`` rows, with padding."""
+
+    def prepare(
+        self,
+        chunks: Sequence[JobChunk],
+        sampling: DeviceSampling | None,
+        n_rows: int,
+        feeds: dict[str, Array],
+        sizes: Sizes,
+    ) -> Any:
+        """Gather all inputs of a graph, for ``start``. Called under the engine's lock.
+
+        feeds, sizes: the values of the cache's inputs, and how many cells the graph must read. A row whose token is not
+        known yet gets token 0.
+        """
+
+    def set_tokens(self, work: Any, tokens: Sequence[int]) -> None:
+        """Set the tokens of the first rows."""
+
+    def compile(self, work: Any) -> None:
+        """Compile the graph, unless that was done before. Another one may be computed meanwhile."""
+
+    def start(self, work: Any) -> bool:
+        """Begin to compute the graph. Return whether the device still computes it."""
+
+    def finish(self, work: Any) -> list[Array]:
+        """Wait for the graph: return the logits of the requested rows in order, or what ``sampling`` returns."""
+
+
+class _Run(NamedTuple):
+    """A graph that is to be computed, or is being computed."""
+
+    chunks: list[JobChunk]
+    sampling: DeviceSampling | None
+    work: Any
+    begun: float
+    """When its preparation began, by ``time.perf_counter``."""
+
+
+class Pipeline:
+    """The graph that the device computes, if any, and the one that is prepared for it.
+
+    not_finite: makes the error for logits that are NaN or infinity. sample_on_device: whether top-k is computed on the
+    device too.
+    """
+
+    def __init__(
+        self, forward: Forward, slots: Slots, *, not_finite: Callable[[], Exception], sample_on_device: bool
+    ) -> None:
+        self._forward = forward
+        self._slots = slots
+        self._not_finite = not_finite
+        self._sample_on_device = sample_on_device
+        self._running: _Run | None = None
+        self._prepared: _Run | None = None  # has room in the cache, and is not started
+
+        self._finished = 0.0  # when the last graph was
+
+    @property
+    def running(self) -> list[JobChunk]:
+        """The chunks of the graph that was started and not finished; empty if there is none."""
+        return [] if self._running is None else self._running.chunks
+
+    @property
+    def prepared(self) -> list[JobChunk]:
+        """The chunks of the graph that is to be started; empty if there is none."""
+        return [] if self._prepared is None else self._prepared.chunks
+
+    # Under the lock
+
+    def prepare(self, chunks: list[JobChunk], later: Sequence[CachedSequence]) -> None:
+        """Prepare a graph. Under the lock. Raises CacheFullError.
+
+        later: the sequences of the step's later graphs, whose rows must stay.
+        """
+        begun, n_rows = time.perf_counter(), self._n_rows(chunks)
+        feeds = self._slots.begin(chunks, n_rows, later)
+        self._prepared = self._filled(chunks, n_rows, feeds, begun)
+
+    def prepare_next(self) -> None:
+        """Prepare one more row for each text of the running graph, if there is room. Under the lock.
+
+        Each of its texts is being written, and the running graph computes its last row.
+        """
+        chunks, begun = self.running, time.perf_counter()
+        n_rows = self._n_rows(chunks)
+        feeds = self._slots.begin_next([chunk.job.sequence for chunk in chunks], n_rows)
+        if feeds is not None:
+            self._prepared = self._filled(chunks, n_rows, feeds, begun)
+
+    def fill_next(self, jobs: Sequence[Job[Any]]) -> bool:
+        """Put the tokens of these jobs into the rows that were prepared for them. Under the lock.
+
+        Return False if none were prepared, or not for exactly these jobs; then none are any more.
+        """
+        run = self._prepared
+        if run is None:
+            return False
+        sequences = [chunk.job.sequence for chunk in run.chunks]
+        if (
+            {chunk.job for chunk in run.chunks} != set(jobs)
+            or any(sequence.edited or sequence.n_pending != 1 for sequence in sequences)
+            or run.sampling != self._common_sampling(run.chunks)
+        ):
+            self.cancel_next()
+            return False
+        tokens = [sequence.items.rows[-1] for sequence in sequences]
+        self._forward.set_tokens(run.work, tokens)
+        self._slots.set_pending(sequences)
+        return True
+
+    def cancel_next(self) -> None:
+        """Give up what was prepared. Under the lock."""
+        if self._prepared is not None:
+            self._prepared = None
+            self._slots.cancel()
+
+    def abandon(self) -> None:
+        """Give up all graphs after an error. Under the lock. Nothing that a running one still writes is used."""
+        self._prepared = self._running = None
+        self._slots.rollback()
+
+    def commit(self, step: int) -> None:
+        """Note that the prepared graph is about to be started, in this step. Under the lock."""
+        assert self._prepared is not None
+        for job, _, _ in self._prepared.chunks:
+            job.served = step
+            job.on_scheduled(job.sequence.n_computed)
+        self._slots.commit()
+
+    # Outside the lock
+
+    def compile(self) -> None:
+        """Compile the prepared graph, unless that was done before."""
+        assert self._prepared is not None
+        self._forward.compile(self._prepared.work)
+
+    def start(self) -> bool:
+        """Start the prepared graph, after ``commit``. Return whether the device still computes it."""
+        self._running, self._prepared = self._prepared, None
+        assert self._running is not None
+        return self._forward.start(self._running.work)
+
+    def finish(self) -> Finished | None:
+        """Wait for the running graph, and let its jobs process what it computed. None if no graph is running."""
+        run = self._running
+        if run is None:
+            return None
+        outputs = self._forward.finish(run.work)
+        self._running = None
+        damaged: list[Job[Any]] = []
+        row = 0
+        for job, _, n in run.chunks:
+            if not n:
+                continue
+            rows = [output[row : row + n] for output in outputs]
+            job.process(rows, run.sampling)
+            row += n
+            # A sampler has looked already. A model may exclude tokens by -inf, but not all of them.
+            if (job.error or not isinstance(job, Generation)) and not np.isfinite(rows[-1].max(axis=-1)).all():
+                job.error = job.error or self._not_finite()
+                damaged.append(job)
+        begun, self._finished = max(run.begun, self._finished), time.perf_counter()
+        return Finished(run.chunks, damaged, self._finished - begun)
+
+    def deliver(self, finished: Finished) -> list[Event]:
+        """Keep the rows of a graph, and hand out its results. Under the lock."""
+        chunks, damaged, seconds = finished
+        for job, _, _ in chunks:
+            job.seconds += seconds
+        self._slots.confirm()
+        if damaged:
+            self.cancel_next()
+            try:
+                self._slots.discard(job.sequence for job in damaged)
+            except Exception as error:  # for their own readers, not for the thread that runs the step
+                for job in damaged:
+                    job.error = error
+        return [chunk.job.deliver() for chunk in chunks if chunk.outputs]
+
+    # Helpers
+
+    def _n_rows(self, chunks: Sequence[JobChunk]) -> int:
+        return self._forward.padded_rows(sum(chunk.n for chunk in chunks))
+
+    def _filled(self, chunks: list[JobChunk], n_rows: int, feeds: dict[str, Array], begun: float) -> _Run:
+        sampling = self._common_sampling(chunks)
+        work = self._forward.prepare(chunks, sampling, n_rows, feeds, self._slots.cache.sizes)
+        return _Run(chunks, sampling, work, begun)
+
+    def _common_sampling(self, chunks: Sequence[JobChunk]) -> DeviceSampling | None:
+        """Return the sampling that the device may do instead of returning all logits, if all jobs agree on it."""
+        choices = {chunk.job.device_sampling for chunk in chunks if chunk.outputs}
+        sampling = choices.pop() if len(choices) == 1 else None
+        return sampling if sampling is not None and (sampling.kind == "argmax" or self._sample_on_device) else None
+
+
+class Finished(NamedTuple):
+    """A graph that was computed."""
+
+    chunks: Sequence[JobChunk]
+    damaged: list[Job[Any]]
+    """The jobs with logits that are NaN or infinity. Their rows in the cache may be so too."""
+    seconds: float
+    """Since its preparation began, or since the results of the graph before if that was later."""
