@@ -253,25 +253,24 @@ class LlamaCpp:
 
     def write(self, depth: int, steps: int) -> Answer:
         """Greedy texts of all sequences. A device chooses the tokens itself, which llama.cpp calls backend sampling."""
-        n, l = self.n_sequences, self.l
+        n, lib = self.n_sequences, self.l
         self.kept = (0, 0)
         self._write(n, depth, 0)  # reads the prompts
         self.kept = (0, 0)
         chains = []
         for i in range(n if self.on_device else 0):
-            chains.append(l.llama_sampler_chain_init(l.llama_sampler_chain_default_params()))
-            l.llama_sampler_chain_add(chains[i], l.llama_sampler_init_greedy())
-            if not l.llama_set_sampler(self.context, i, chains[i]):
+            chains.append(lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params()))
+            lib.llama_sampler_chain_add(chains[i], lib.llama_sampler_init_greedy())
+            if not lib.llama_set_sampler(self.context, i, chains[i]):
                 raise SystemExit("llama.cpp cannot sample on this device")
-        self._step(last := [1] * n, depth, True)
+        self._step([1] * n, depth, True)
         start = clock()
         for i in range(depth + 1, depth + 1 + steps):
-            last = [self._best(row) for row in range(n)]
-            self._step(last, i, True)
+            self._step([self._best(row) for row in range(n)], i, True)
         seconds = clock() - start
         for i, chain in enumerate(chains):
-            l.llama_set_sampler(self.context, i, None)
-            l.llama_sampler_free(chain)
+            lib.llama_set_sampler(self.context, i, None)
+            lib.llama_sampler_free(chain)
         return {"write": n * steps / seconds}
 
     def _best(self, row: int) -> int:

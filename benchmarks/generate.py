@@ -237,7 +237,9 @@ def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
     for n in args.sequences:
         job = Job(path, args.threads, args.each + args.steps + 2, n, args.kv_dtype)
         measures = {"x": "many", "write x": "write"}
-        yield from turns(job, *((f"{name}{n} @{args.each}", [m, args.each, args.steps]) for name, m in measures.items()))
+        yield from turns(
+            job, *((f"{name}{n} @{args.each}", [m, args.each, args.steps]) for name, m in measures.items())
+        )
     if not args.no_start:
         depth = args.depths[0] if args.depths else args.each
         n_ctx = max(depth + args.steps, 64) + 1  # the text of "first" also needs some tokens

@@ -18,7 +18,7 @@ from hotshoe_core.contract.memory import AllocationStatus
 from hotshoe_core.eager.adapter import EagerBackend
 from hotshoe_core.eager.library import EagerLibrary
 from hotshoe_core.eager.reference import numpy_library
-from hotshoe_core.errors import InsufficientMemoryError
+from hotshoe_core.errors import BackendError, GraphError, InsufficientMemoryError
 from hotshoe_core.ops import cast, swiglu
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import round_to
@@ -212,6 +212,46 @@ def test_a_step_that_fails_does_not_change_a_recurrent_state() -> None:
     fail = False
     ctx.compute()
     assert running.handle.tolist() == [1, 1]
+
+
+def test_a_library_that_begins_and_is_waited_for_later() -> None:
+    """A run that fails in the background fails for its own reader, and others go on."""
+    told: list[str] = []
+    fail = False
+
+    def evaluate(arrays: list[Any]) -> None:
+        told.append("waited")
+        if fail:
+            raise MemoryError
+
+    base = numpy_library()
+    library = replace(base, in_place={}, copy=None, begin=lambda arrays: told.append("begun"), evaluate=evaluate)
+    backend = opened(library)
+    running = backend.state((2,), DType.F32, "running")
+    ctx, other = backend.new_context(), backend.new_context()
+    ctx.update(running, new := running + 1.0)
+    ctx.forward(new)
+    other.forward(seen := running * 2.0)
+    assert ctx.start()
+    assert told == ["begun"]
+    assert ctx.read(new).tolist() == [1, 1]
+    assert told == ["begun", "waited"]
+    ctx.start()
+    assert other.compute().read(seen).tolist() == [4, 4]  # waits for the first
+    assert ctx.read(new).tolist() == [2, 2]
+    ctx.start()
+    fail = True
+    other.reserve()
+    backend.release([])  # waits too
+    fail = False
+    assert other.compute().read(seen).tolist() == [4, 4]
+    with pytest.raises(InsufficientMemoryError):
+        ctx.read(new)
+    with pytest.raises(GraphError, match="no value yet"):
+        ctx.read(new)
+    assert ctx.compute().read(new).tolist() == [3, 3]
+    with pytest.raises(BackendError, match=r"begin.*evaluate"):
+        replace(library, evaluate=None)
 
 
 def test_weights_that_take_more_than_in_the_file_are_reported() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hotshoe.runner.pace import Pace
 from hotshoe.runner.sequence import extend
-from tests.engine.test_engine import Rig, expected, next_token
+from tests.support.engine_rig import Rig, expected, next_token
 
 
 def test_only_some_jobs_overtake_one_that_does_not_fit() -> None:
@@ -61,9 +61,10 @@ def test_more_than_63_sequences_are_computed_together() -> None:
     assert sum(rig.forward.graphs[-121:]) == 121  # three rows are shared by all
 
 
-def test_steps_are_bounded_by_time() -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_steps_are_bounded_by_time(asynchronous: bool) -> None:
     """A prompt is read in large pieces for one caller alone, and in small ones while others wait."""
-    rig = Rig(n_batch=512, n_ubatch=512, n_ctx=4096, seconds=0.2)
+    rig = Rig(n_batch=512, n_ubatch=512, n_ctx=4096, seconds=0.2, asynchronous=asynchronous)
     now = [0.0]
 
     def compute(n: int) -> None:
@@ -71,7 +72,7 @@ def test_steps_are_bounded_by_time() -> None:
 
     rig.forward.gate = compute
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hotshoe.runner.engine.time.perf_counter", lambda: now[0])
+        patch.setattr("hotshoe.runner.pipeline.time.perf_counter", lambda: now[0])
         alone = rig.generation([1] * 2000, n=1)
         assert rig.read(alone) == expected([1] * 2000, 1)
         assert rig.forward.graphs == [64, 512, 512, 512, 400]  # 0.8 seconds would allow more

@@ -218,7 +218,7 @@ class Executable(ABC):
         self.run()
         return False
 
-    def wait(self) -> None:
+    def wait(self) -> None:  # noqa: B027 - by default a run is complete when it was started
         """Return when the run that ``start`` began is complete. Raises the errors that ``run`` raises."""
 
     @abstractmethod

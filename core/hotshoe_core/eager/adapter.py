@@ -295,27 +295,28 @@ class EagerExecutable(Executable):
 
     def run(self) -> None:
         with self._backend.lock:
-            self.start()
-            self.wait()
-
-    def start(self) -> bool:
-        backend = self._backend
-        with backend.lock:
-            backend._require_open()
-            if not backend.params.allocate:
-                raise GraphError(
-                    "the backend is open for a dry run and cannot compute", hint="open it with allocate=True"
-                )
-            backend._complete()
-            self._values.clear()  # frees the results of the previous run for this one
+            self._prepare()
             # every backend computes infinities and NaN silently: ignore the user's np.seterr
             with np.errstate(all="ignore"):
-                results = self._compute()
-                asynchronous = self._for_each_library("begin", results)
-                self._started, backend._running = results, self
-                if not asynchronous:
-                    self.wait()
-            return asynchronous
+                self._finish(self._compute())
+
+    def start(self) -> bool:
+        if all(library.begin is None for library in self._libraries.values()):
+            return super().start()
+        with self._backend.lock, np.errstate(all="ignore"):
+            self._prepare()
+            results = self._compute()
+            self._call_libraries("begin", results)
+            self._started, self._backend._running = results, self
+            return True
+
+    def _prepare(self) -> None:
+        backend = self._backend
+        backend._require_open()
+        if not backend.params.allocate:
+            raise GraphError("the backend is open for a dry run and cannot compute", hint="open it with allocate=True")
+        backend._complete()
+        self._values.clear()  # frees the results of the previous run for this one
 
     def wait(self) -> None:
         with self._backend.lock:
@@ -361,22 +362,19 @@ class EagerExecutable(Executable):
                 state.handle = env[slot]  # only the library may refer to the old value now
         return [env[slot] for slot in self._program.results]
 
-    def _for_each_library(self, name: Literal["begin", "evaluate"], results: list[Native]) -> bool:
-        """Call a function of each library with the results on its device. Return whether any library has it."""
+    def _call_libraries(self, name: Literal["begin", "evaluate"], results: list[Native]) -> None:
+        """Call this function of each library that has it, with the results on its device."""
         tensors = (*self._program.outputs, *self._program.states)
-        called = False
         for device, library in self._libraries.items():
             function = getattr(library, name)
             if function is not None:
-                called = True
                 with self._on(device):
                     function([v for t, v in zip(tensors, results) if self._program.devices[t] == device])
-        return called
 
     def _finish(self, results: list[Native]) -> None:
         """Store the new values of outputs and states. A lazy library has not computed them yet."""
         program = self._program
-        self._for_each_library("evaluate", results)
+        self._call_libraries("evaluate", results)
         self._values = dict(zip(program.outputs, results))
         for state, new in zip(program.states, results[len(program.outputs) :]):
             state.handle = new

@@ -129,6 +129,29 @@ class LifecycleConformance(MemoryConformance):
         assert ctx.read(triple).tolist() == ctx.read(triple).tolist() == [6, 6, 6]
         assert mine.tolist() == [50, 4, 6]
 
+    def test_what_was_started_is_computed_before_all_that_follows(self) -> None:
+        state = self.backend.state((4, 3), DType.F32, "shared")
+        ctx, other = self.backend.new_context(), self.backend.new_context()
+        x = ctx.input("x", (4, 3))
+        new = (state + x).exp().log()
+        ctx.update(state, new)
+        ctx.forward(total := new.sum(0))
+        other.forward(seen := state.sum(0))
+        for i in range(1, 4):
+            fed = np.ones((4, 3), np.float32)
+            ctx.start({x: fed})
+            assert other.compute().read(seen).tolist() == pytest.approx([4 * i] * 3, rel=1e-4)
+            if i == 2:
+                ctx.wait()
+                ctx.wait()
+            assert ctx.read(total).tolist() == pytest.approx([4 * i] * 3, rel=1e-4)
+        ctx.start({x: np.ones((4, 3))})
+        ctx.start({x: np.ones((4, 3))})
+        third = self.backend.new_context()
+        third.forward(later := state * 2.0).reserve()
+        ctx.close()
+        assert third.compute().read(later).max() == pytest.approx(10, rel=1e-4)
+
     def test_a_read_array_is_a_copy(self) -> None:
         ctx = self.backend.new_context()
         x = ctx.input("x", (3,))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -301,16 +300,18 @@ class Engine:
 
     def _step(self, urgent: Job[Any] | None) -> list[Event]:
         try:
-            with self.lock:
-                self._require_open()
-                self._prepare_next()
-            if self._pipeline.prepared:
-                self._pipeline.compile()
-            events = self._finish(notify=False)
-            if self._fill_next():
-                return events + self._start()  # readers are woken when the device computes again
-            with self.lock:
-                self._changed.notify_all()
+            events: list[Event] = []
+            if not (self._pipeline.without_results and self._pace.known):  # else: go on before it is computed
+                with self.lock:
+                    self._require_open()
+                    self._prepare_next()
+                if self._pipeline.prepared:
+                    self._pipeline.compile()
+                events = self._finish(notify=False)
+                if self._fill_next():
+                    return events + self._start()  # readers are woken when the device computes again
+                with self.lock:
+                    self._changed.notify_all()
             more, graphs = self._prepare_step(urgent)
             return events + more + self._run(graphs)
         except BaseException:
@@ -321,28 +322,21 @@ class Engine:
     def _run(self, graphs: list[list[JobChunk]]) -> list[Event]:
         """Compute the graphs of a step. Each is prepared while the device computes the one before."""
         events: list[Event] = []
-        start, n_built = time.perf_counter(), self._forward.n_graphs_built
-        parts: list[tuple[int, int]] = []
         for i, graph in enumerate(graphs):
             later = [chunk.job.sequence for other in graphs[i + 1 :] for chunk in other]
             if self._pipeline.running:
                 self._prepare(graph, later)
                 events += self._finish()
             if self._prepare(graph, later):  # again, if a job failed, or its rows were changed, meanwhile
-                parts += [(chunk.job.n_computed, chunk.n) for chunk in self._pipeline.prepared]
                 events += self._start()
-        if any(n > 1 for _, n in parts):
-            events += self._finish()
-            built = self._forward.n_graphs_built != n_built
-            self._pace.learn(parts, time.perf_counter() - start, built=built)
-        return events
+        return events if graphs else self._finish()
 
     def _prepare_next(self) -> None:
         """Prepare the next rows of the texts that the device computes, if a step for others is not expected."""
         chunks = self._pipeline.running
         if not chunks or any(chunk.job not in self._jobs for chunk in chunks):
             return
-        expected = all(isinstance(c.job, Generation) and self._goes_on(c.job) for c in chunks)
+        expected = all(c.outputs and isinstance(c.job, Generation) and self._goes_on(c.job) for c in chunks)
         if expected and sum(job.active for job in self._jobs) == len(chunks):
             self._pipeline.prepare_next()
 
@@ -388,6 +382,8 @@ class Engine:
             return []
         with self.lock:
             events = self._pipeline.deliver(finished)
+            if any(n > 1 for _, n in finished.parts):
+                self._pace.learn(finished.parts, finished.seconds, built=finished.built)
             if notify:
                 self._changed.notify_all()
             return events
@@ -410,7 +406,8 @@ class Engine:
         """Remove jobs, shift or end those whose context is full, and schedule the rest: return events and graphs."""
         with self.lock:
             self._require_open()
-            self._slots.rollback()  # of an earlier step, if its own rollback was interrupted
+            if not self._pipeline.running:
+                self._slots.rollback()  # of an earlier step, if its own rollback was interrupted
             self._drop_removable()
             events = self._shift_or_finish_full()
             self._n_steps += 1

@@ -56,6 +56,11 @@ class Pace:
         self._per_row: float | None = None  # None: not known yet
         self._per_pair = 0.0
 
+    @property
+    def known(self) -> bool:
+        """Whether a step was measured."""
+        return self._per_row is not None
+
     def allowance(self, n_jobs: int) -> Allowance:
         """Return what a step for this number of jobs may take.
 

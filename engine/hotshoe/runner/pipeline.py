@@ -77,6 +77,10 @@ class _Run(NamedTuple):
     work: Any
     begun: float
     """When its preparation began, by ``time.perf_counter``."""
+    parts: list[tuple[int, int]]
+    """The position of the first row of each chunk, and the number of its rows."""
+    built: bool = False
+    """Whether the graph was compiled for it."""
 
 
 class Pipeline:
@@ -100,12 +104,17 @@ class Pipeline:
 
     @property
     def running(self) -> list[JobChunk]:
-        """The chunks of the graph that was started and not finished; empty if there is none."""
+        """The chunks of the graph that was started and not finished; empty without such a graph."""
         return [] if self._running is None else self._running.chunks
 
     @property
+    def without_results(self) -> bool:
+        """Whether a graph is running that gives no results, as for the first rows of a long prompt."""
+        return self._running is not None and not any(chunk.outputs for chunk in self._running.chunks)
+
+    @property
     def prepared(self) -> list[JobChunk]:
-        """The chunks of the graph that is to be started; empty if there is none."""
+        """The chunks of the graph that is to be started; empty without such a graph."""
         return [] if self._prepared is None else self._prepared.chunks
 
     # Under the lock
@@ -124,7 +133,8 @@ class Pipeline:
 
         Each of its texts is being written, and the running graph computes its last row.
         """
-        chunks, begun = self.running, time.perf_counter()
+        begun = time.perf_counter()
+        chunks = [chunk._replace(n=1, outputs=1) for chunk in self.running]
         n_rows = self._n_rows(chunks)
         feeds = self._slots.begin_next([chunk.job.sequence for chunk in chunks], n_rows)
         if feeds is not None:
@@ -146,7 +156,7 @@ class Pipeline:
         ):
             self.cancel_next()
             return False
-        tokens = [sequence.items.rows[-1] for sequence in sequences]
+        tokens = [row for sequence in sequences if isinstance(row := sequence.items.rows[-1], int)]
         self._forward.set_tokens(run.work, tokens)
         self._slots.set_pending(sequences)
         return True
@@ -175,7 +185,9 @@ class Pipeline:
     def compile(self) -> None:
         """Compile the prepared graph, unless that was done before."""
         assert self._prepared is not None
+        before = self._forward.n_graphs_built
         self._forward.compile(self._prepared.work)
+        self._prepared = self._prepared._replace(built=self._forward.n_graphs_built != before)
 
     def start(self) -> bool:
         """Start the prepared graph, after ``commit``. Return whether the device still computes it."""
@@ -203,11 +215,11 @@ class Pipeline:
                 job.error = job.error or self._not_finite()
                 damaged.append(job)
         begun, self._finished = max(run.begun, self._finished), time.perf_counter()
-        return Finished(run.chunks, damaged, self._finished - begun)
+        return Finished(run.chunks, run.parts, damaged, self._finished - begun, run.built)
 
     def deliver(self, finished: Finished) -> list[Event]:
         """Keep the rows of a graph, and hand out its results. Under the lock."""
-        chunks, damaged, seconds = finished
+        chunks, _, damaged, seconds, _ = finished
         for job, _, _ in chunks:
             job.seconds += seconds
         self._slots.confirm()
@@ -228,7 +240,8 @@ class Pipeline:
     def _filled(self, chunks: list[JobChunk], n_rows: int, feeds: dict[str, Array], begun: float) -> _Run:
         sampling = self._common_sampling(chunks)
         work = self._forward.prepare(chunks, sampling, n_rows, feeds, self._slots.cache.sizes)
-        return _Run(chunks, sampling, work, begun)
+        parts = [(chunk.job.n_computed, chunk.n) for chunk in chunks]
+        return _Run(chunks, sampling, work, begun, parts)
 
     def _common_sampling(self, chunks: Sequence[JobChunk]) -> DeviceSampling | None:
         """Return the sampling that the device may do instead of returning all logits, if all jobs agree on it."""
@@ -241,7 +254,11 @@ class Finished(NamedTuple):
     """A graph that was computed."""
 
     chunks: Sequence[JobChunk]
+    parts: list[tuple[int, int]]
+    """The position of the first row of each chunk, and the number of its rows."""
     damaged: list[Job[Any]]
     """The jobs with logits that are NaN or infinity. Their rows in the cache may be so too."""
     seconds: float
     """Since its preparation began, or since the results of the graph before if that was later."""
+    built: bool
+    """Whether the graph was compiled for it."""

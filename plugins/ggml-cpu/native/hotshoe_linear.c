@@ -349,6 +349,8 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
 
 #else /* no kernels for this CPU or compiler */
 
+#include <math.h>
+
 int hotshoe_linear_formats(void) { return 0; }
 
 int64_t hotshoe_linear_stored_rows(int type) {

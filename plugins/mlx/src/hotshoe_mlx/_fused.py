@@ -1,9 +1,10 @@
-"""Composites for which MLX has a kernel in ``mx.fast``: norms, rope and attention."""
+"""Composites for which MLX has a function in ``mx.fast``: norms, rope and attention. On a CPU rope is our own."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import mlx.core as mx
@@ -50,6 +51,48 @@ def rope(x: Array, positions: Array, factors: Array | None = None, *, config: Ro
     return y.reshape(x.shape)
 
 
+class Turns:
+    """Cosines and sines of a graph's angles. All layers use the same ones; ``mx.fast`` would compute them in each."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, RoPE], tuple[Array, Array | None, Array, Array]] = {}
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Around the functions of one graph."""
+        try:
+            yield
+        finally:
+            self._known.clear()
+
+    def of(self, positions: Array, factors: Array | None, config: RoPE) -> tuple[Array, Array]:
+        """Cosines and sines, (…, 1, dim / 2): positions has the shape (…)."""
+        key = (id(positions), id(factors), config)
+        if key not in self._known:  # with the arrays, so that their ids are not used again
+            frequencies = mx.array(config.frequencies())
+            frequencies = frequencies if factors is None else frequencies / factors
+            angles = positions.astype(mx.float32)[..., None, None] * frequencies
+            magnitude = config.magnitude()
+            cos, sin = mx.cos(angles) * magnitude, mx.sin(angles) * magnitude
+            self._known[key] = (positions, factors, cos, sin)
+        return self._known[key][2:]
+
+
+def rope_on_cpu(x: Array, positions: Array, factors: Array | None = None, *, config: RoPE, turns: Turns) -> Array:
+    cos, sin = turns.of(positions, factors, config)
+    n = config.dim
+    if config.interleaved:
+        a, b = x[..., 0:n:2], x[..., 1:n:2]
+    else:
+        a, b = x[..., : n // 2], x[..., n // 2 : n]
+    parts = [a * cos - b * sin, a * sin + b * cos]
+    if config.interleaved:
+        parts = [mx.stack(parts, axis=-1).reshape(*x.shape[:-1], n)]
+    if n < x.shape[-1]:
+        parts.append(x[..., n:])
+    return mx.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+
+
 def attention(
     q: Array,
     k: Array,
@@ -84,11 +127,11 @@ def _heads_first(x: Array) -> Array:
     return mx.swapaxes(x if x.ndim == 4 else x[None], 1, 2)
 
 
-def fused(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
-    """The functions for a device, by op name."""
+def fused(turns: Turns, *, gpu: bool) -> Mapping[str, Callable[..., Array]]:
+    """The functions for a device, by op name. turns: its ``scope`` is entered around the functions of a graph."""
     return {
         "rms_norm": arithmetic(rms_norm),
         "layer_norm": arithmetic(functools.partial(layer_norm, gpu=gpu)),
-        "rope": arithmetic(rope),
+        "rope": arithmetic(rope if gpu else functools.partial(rope_on_cpu, turns=turns)),
         "attention": lambda *arrays, **attrs: attention(*arrays, gpu=gpu, **attrs),
     }

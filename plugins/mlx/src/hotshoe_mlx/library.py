@@ -14,7 +14,7 @@ import numpy as np
 from hotshoe_core import CacheConfig, Device, DType, EagerLibrary
 from hotshoe_core.tensors.tensor import Shape
 from hotshoe_mlx._functions import DTYPES, dense, functions, mlx_dtype, round_to
-from hotshoe_mlx._fused import fused
+from hotshoe_mlx._fused import Turns, fused
 from hotshoe_mlx._replay import compiled, replayed
 from hotshoe_mlx._weights import load_weight, weight_nbytes
 from hotshoe_mlx.accepts import ACCEPTS
@@ -30,10 +30,12 @@ def mlx_library(device: Device) -> EagerLibrary:
         mlx_device
     )  # other streams belong to a thread; the backend's lock makes it safe
 
+    turns = Turns()
+
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
         try:
-            with mx.stream(stream):
+            with mx.stream(stream), turns.scope():
                 yield
         except RuntimeError as e:
             if _is_out_of_memory(e):
@@ -49,7 +51,7 @@ def mlx_library(device: Device) -> EagerLibrary:
         return array
 
     return EagerLibrary(
-        functions={**functions(gpu=gpu), **fused(gpu=gpu)},
+        functions={**functions(gpu=gpu), **fused(turns, gpu=gpu)},
         accepts=ACCEPTS,
         from_numpy=from_numpy,
         to_numpy=_to_numpy,
@@ -59,7 +61,7 @@ def mlx_library(device: Device) -> EagerLibrary:
         weight_nbytes=functools.partial(weight_nbytes, gpu=gpu),
         nbytes=lambda shape, dtype: math.prod(shape) * mlx_dtype(dtype, gpu=gpu).size,
         zeros=zeros,
-        begin=lambda arrays: mx.async_eval([dense(a) for a in arrays]),
+        begin=_begin,
         evaluate=lambda arrays: mx.eval([dense(a) for a in arrays]),
         scope=scope,
         available=lambda: mx.get_memory_limit() - mx.get_active_memory(),
@@ -68,6 +70,11 @@ def mlx_library(device: Device) -> EagerLibrary:
         cache_config=CacheConfig(padding=512, lengths_per_octave=4) if gpu else CacheConfig(padding=64),
         closed=mx.clear_cache,
     )
+
+
+def _begin(arrays: list[Any]) -> None:
+    begin: Any = mx.async_eval  # its stub has no types
+    begin([dense(a) for a in arrays])
 
 
 def _to_numpy(value: Any) -> np.ndarray[Any, Any]:
