@@ -51,7 +51,8 @@ def main() -> int:
     compiled = []
     with tempfile.TemporaryDirectory() as scratch:
         job = Job(make(Path(scratch) / "q4_0.gguf", "q4_0", shape, pure=True), 1, args.context + args.steps + 2)
-        workers = {"hotshoe": Worker([sys.executable, engines, "hotshoe"], {**job.arguments(), "device": args.device})}
+        ours = {**job.arguments(), "device": args.device, "kv_dtype": "f32" if unit == "cpu" else "f16"}  # as mlx-lm's
+        workers = {"hotshoe": Worker([sys.executable, engines, "hotshoe"], ours)}
         for dtype in DTYPES[unit]:
             options = {"sizes": sizes, "unit": unit, "dtype": dtype}
             workers[f"mlx-lm {dtype}"] = Worker([sys.executable, engines, "mlx-lm"], {**job.arguments(), **options})

@@ -344,7 +344,7 @@ def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
         "sqr": arithmetic(mx.square),
         "softplus": arithmetic(lambda x: mx.logaddexp(x, mx.array(0.0))),
         "relu": arithmetic(lambda x: mx.maximum(x, mx.array(0.0))),
-        "silu": arithmetic(lambda x: x * mx.sigmoid(x)),
+        "silu": arithmetic(lambda x: x * mx.sigmoid(x) if gpu else x / (1 + mx.exp(-x))),
         "gelu": arithmetic(gelu),
         "clamp": arithmetic(clamp),
         "cast": movement(lambda x, *, dtype: round_to(x, dtype, gpu=gpu)),
