@@ -21,6 +21,7 @@ def examine(
     devices: Sequence[Device],
     verdicts: Sequence[Verdict],
     require_error: str | None = None,
+    notes: Sequence[str] = (),
 ) -> Diagnosis:
     """Compare what a registry found with what the machine has.
 
@@ -28,8 +29,9 @@ def examine(
         devices: the devices of the registry.
         verdicts: the verdicts of the registry.
         require_error: the message of load_all's error about HOTSHOE_REQUIRE, if any; then ``devices`` is empty.
+        notes: those of the registry's survey, about names and variables that match nothing.
     """
-    examiner = _Examiner(machine, devices, verdicts)
+    examiner = _Examiner(machine, devices, verdicts, notes)
     if require_error is not None:
         names = ", ".join(name.strip() for name in machine.environ.get("HOTSHOE_REQUIRE", "").split(","))
         first = require_error.partition("\n")[0]  # the findings about plugins say the rest
@@ -50,8 +52,11 @@ def examine(
 class _Examiner:
     """Makes the findings: one method for each subject."""
 
-    def __init__(self, machine: Machine, devices: Sequence[Device], verdicts: Sequence[Verdict]) -> None:
+    def __init__(
+        self, machine: Machine, devices: Sequence[Device], verdicts: Sequence[Verdict], notes: Sequence[str]
+    ) -> None:
         self._machine = machine
+        self._notes = notes
         self._devices = devices
         self._verdicts = verdicts
         self._catalog = [entry for entry in CATALOG if entry.runs_on(machine.platform, machine.machine)]
@@ -173,6 +178,9 @@ class _Examiner:
         for name in sorted(self._machine.environ):
             if name.startswith("HOTSHOE_") and self._machine.environ[name]:
                 yield Finding(name, "note", f"is set to {self._machine.environ[name]!r}")
+        for note in self._notes:
+            text, _, hint = note.partition("; ")
+            yield Finding("settings", "todo", text, hint)
 
 
 _MODULES_NEEDED = ("numpy", "pluggy", "gguf", "jinja2", "tokenizers")  # their distributions have the same names

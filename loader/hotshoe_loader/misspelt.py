@@ -18,7 +18,7 @@ VARIABLES = frozenset(
     f"HOTSHOE_{name}"
     for name in (
         *("PREFER", "REQUIRE", "BLOCK", "ALLOW", "PATH", "SYSTEM", "GGML", "PROBE_TIMEOUT", "PROBE", "CACHE_DIR"),
-        *("RPC", "RPC_TIMEOUT", "TRACE", "SANITIZE"),
+        *("RPC", "RPC_TIMEOUT", "TRACE", "DEBUG", "DATA_DIR", "API_KEY", "SANITIZE"),
         *("GGML_PREFETCH", "GGML_SOURCE", "GGML_VARIANTS", "CUDA_ARCHITECTURES"),
     )
 )
@@ -53,5 +53,9 @@ def unknown_variables(prefixes: Iterable[str], environ: Mapping[str, str] = os.e
 
             known = {other.removeprefix("HOTSHOE_"): other for other in VARIABLES - {"HOTSHOE_PROBE"}}
             near = get_close_matches(name.removeprefix("HOTSHOE_"), known, n=1)
-            hint = f"did you mean {known[near[0]]!r}?" if near else "docs/loader.md lists the variables"
+            hint = (
+                f"did you mean {known[near[0]]!r}?"
+                if near
+                else "unset it, or correct its name: docs/loader.md lists the variables"
+            )
             yield f"the environment variable {printable(name, 100)} has no effect; {hint}"

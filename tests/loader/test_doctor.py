@@ -12,6 +12,7 @@ from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import install
 from hotshoe_loader.doctor import Diagnosis, examine
 from hotshoe_loader.machine import Machine
+from hotshoe_loader.misspelt import unknown_variables
 from hotshoe_loader.verdict import Outcome, Verdict
 
 CPUINFO = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu sse4_2 avx avx2 avx512f\n\nprocessor\t: 1\n"
@@ -389,6 +390,14 @@ def test_a_machine_that_tells_nothing(tmp_path):
 def test_settings_are_shown(box):
     found = check(box, environ={"HOTSHOE_BLOCK": "vulkan", "HOME": "/", "HOTSHOE_PATH": ""})
     assert [finding.about for finding in found.findings if finding.about.startswith("HOTSHOE")] == ["HOTSHOE_BLOCK"]
+
+
+def test_a_setting_that_nothing_reads(box):
+    machine = box.machine(environ={"HOTSHOE_REQUIER": "gpu"})
+    notes = tuple(unknown_variables((), machine.environ))
+    found = examine(machine, (CPU,), (LOADED,), notes=notes)
+    assert found.next.text == "the environment variable HOTSHOE_REQUIER has no effect"
+    assert found.next.fix == "did you mean 'HOTSHOE_REQUIRE'?"
 
 
 def test_a_requirement_that_is_not_met(box):

@@ -415,7 +415,10 @@ def test_a_variable_of_a_plugin_that_is_not_tested_is_no_mistake(site, caplog, m
 
 def test_a_variable_that_resembles_none_gets_no_guess(site, monkeypatch):
     monkeypatch.setenv("HOTSHOE_FOO", "cpu")
-    assert "HOTSHOE_FOO has no effect; docs/loader.md lists the variables" in load_all().explain()
+    assert (
+        "HOTSHOE_FOO has no effect; unset it, or correct its name: docs/loader.md lists the variables"
+        in load_all().explain()
+    )
 
 
 def test_block_cpu_does_not_mean_the_reference(site):

@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     # the report below says what the loader would warn of
     logging.getLogger("hotshoe.loader").addHandler(logging.NullHandler())
     devices: Sequence[Device] = ()
+    notes: Sequence[str] = ()
     why = require_error = None
     try:
         registry = load_all(refresh=True)  # a remembered result may be the problem
@@ -53,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
         require_error, verdicts = str(missing), missing.verdicts
     else:
         devices, verdicts = registry.devices, registry.verdicts
-        why = registry.why() if devices else None
-    diagnosis = examine(Machine(), devices, verdicts, require_error)
+        why, notes = registry.why() if devices else None, registry.survey.notes
+    diagnosis = examine(Machine(), devices, verdicts, require_error, notes)
     if args.json:
         report = {
             "hotshoe": hotshoe.__version__,

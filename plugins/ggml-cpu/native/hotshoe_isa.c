@@ -3,10 +3,13 @@
 
 #include "hotshoe_kernels.h"
 
+#if defined(HOTSHOE_X86) || defined(HOTSHOE_ARM)
+#include <stdatomic.h>
+#endif
+
 #if defined(HOTSHOE_X86)
 
 #include <cpuid.h>
-#include <stdatomic.h>
 
 static int ask_cpu(void) {
     __builtin_cpu_init();
@@ -28,6 +31,39 @@ static int ask_cpu(void) {
     }
     return sets;
 }
+
+#elif defined(HOTSHOE_ARM)
+
+#if defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+#if defined(__APPLE__)
+static int has_feature(const char * name) {
+    int value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname(name, &value, &size, 0, 0) == 0 && value;
+}
+#endif
+
+static int ask_cpu(void) {
+    int dotprod = 0, i8mm = 0;
+#if defined(__linux__)
+    dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+    i8mm = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+#elif defined(__APPLE__)
+    dotprod = has_feature("hw.optional.arm.FEAT_DotProd");
+    i8mm = has_feature("hw.optional.arm.FEAT_I8MM");
+#endif
+    return (dotprod ? CPU_DOTPROD : 0) | (i8mm ? CPU_I8MM : 0);
+}
+
+#endif
+
+#if defined(HOTSHOE_X86) || defined(HOTSHOE_ARM)
 
 int hotshoe_cpu(void) {
     static _Atomic int known = -1;

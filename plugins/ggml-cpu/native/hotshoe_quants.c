@@ -1,4 +1,4 @@
-/* Product of activations by weights in ggml's quantized types, on CPUs with AVX2.
+/* Product of activations by weights in ggml's quantized types, on CPUs with AVX2 or ARM's dot products.
  *
  * W (m, k) is stored in panels of 16 rows, one ggml block after the other, in as many bytes as in the file. A panel is
  * unpacked, some hundred elements at once, into memory that stays in the L1 cache, and there all tokens of a group are
@@ -12,10 +12,13 @@
 
 #include "isa.h"
 
-#if defined(HOTSHOE_X86)
+#if defined(HOTSHOE_X86) || defined(HOTSHOE_ARM)
 
-#include <immintrin.h>
 #include <string.h>
+
+#if defined(HOTSHOE_X86)
+#include <immintrin.h>
+#endif
 
 #include "hotshoe_quants_set.h"
 #include "prefetch_choice.h"
@@ -38,17 +41,15 @@ enum {
     MAX_SPANS = STAGED / 2 / STAGED_RECORD(32, FORM_DOT), /* of all tokens, if corrections are staged too */
 };
 
-int hotshoe_quants_has(int type, int64_t k) {
-    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
-    return q && k > 0 && k % q->file_block_elements == 0 && hotshoe_cpu() & CPU_AVX2;
-}
-
-/* The fastest set that this CPU has. */
-static const struct quant_set * best_set(void) {
+const struct quant_set * hotshoe_quants_best(void) {
 #if defined(QUANTS_FORCED) /* in a test */
     return &QUANTS_FORCED;
 #endif
     const int sets = hotshoe_cpu();
+#if defined(HOTSHOE_ARM)
+    /* ggml multiplies by I8MM, twice as many bytes at once. */
+    return sets & CPU_DOTPROD && !(sets & CPU_I8MM) ? &hotshoe_quants_dotprod : 0;
+#else
     if (sets & CPU_AVX512_VNNI) {
         return &hotshoe_quants_avx512_vnni;
     }
@@ -57,7 +58,14 @@ static const struct quant_set * best_set(void) {
         return &hotshoe_quants_avx_vnni;
     }
 #endif
-    return &hotshoe_quants_avx2;
+    return sets & CPU_AVX2 ? &hotshoe_quants_avx2 : 0;
+#endif
+}
+
+int hotshoe_quants_has(int type, int64_t k) {
+    const struct quant_set * set = hotshoe_quants_best();
+    const struct quant * q = set ? quant_of(set, type) : 0;
+    return q && k > 0 && k % q->file_block_elements == 0;
 }
 
 /* Tokens, which are rows of x, and the weight that multiplies them. The rows of x and y may be anywhere. */
@@ -106,7 +114,7 @@ static int64_t max_tokens(const struct token_group * g) {
 
 /* A product and its gate are computed in turn, panel by panel, for tokens that are staged once. */
 int hotshoe_quants_gates(int type, int64_t k, int separate_outliers) {
-    const struct quant_set * set = best_set();
+    const struct quant_set * set = hotshoe_quants_best();
     const struct token_group g = {.quant = quant_of(set, type), .k = k, .separate_outliers = separate_outliers};
     return STAGED / token_bytes_of(&g) >= MIN_TOKENS;
 }
@@ -329,7 +337,11 @@ static void multiply(const struct token_group * g, struct staged * s, int are_st
 }
 
 static struct token_group token_group_of(const struct hotshoe_linear_params * params) {
-    const struct quant_set * set = params->avx2_only ? &hotshoe_quants_avx2 : best_set();
+#if defined(HOTSHOE_X86)
+    const struct quant_set * set = params->avx2_only ? &hotshoe_quants_avx2 : hotshoe_quants_best();
+#else
+    const struct quant_set * set = hotshoe_quants_best();
+#endif
     const struct token_group g = {
         .set = set,
         .quant = quant_of(set, params->format),
@@ -382,7 +394,11 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
 }
 
 /* The first index from i on, below n, with chosen[index] == expert; n if there is no such index. */
-AVX2 static int64_t next_of(const int32_t * chosen, int64_t i, int64_t n, int32_t expert) {
+#if defined(HOTSHOE_X86)
+AVX2
+#endif
+static int64_t next_of(const int32_t * chosen, int64_t i, int64_t n, int32_t expert) {
+#if defined(HOTSHOE_X86)
     for (; i + 8 <= n; i += 8) {
         const __m256i numbers = _mm256_loadu_si256((const __m256i *) (chosen + i));
         const __m256i equal = _mm256_cmpeq_epi32(numbers, _mm256_set1_epi32(expert));
@@ -391,6 +407,7 @@ AVX2 static int64_t next_of(const int32_t * chosen, int64_t i, int64_t n, int32_
             return i + __builtin_ctz((unsigned) found);
         }
     }
+#endif
     while (i < n && chosen[i] != expert) {
         ++i;
     }
@@ -458,6 +475,8 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
 }
 
 #else /* no kernels for this CPU or compiler */
+
+#include <math.h>
 
 int hotshoe_quants_has(int type, int64_t k) {
     (void) type, (void) k;

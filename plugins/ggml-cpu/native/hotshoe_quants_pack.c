@@ -1,4 +1,4 @@
-/* Packs a quantized weight: reorders the blocks of 16 rows, so that one vector reads the same field of 8 or 16 rows
+/* Packs a quantized weight: reorders the blocks of 16 rows, so that one vector reads the same field of 4 to 16 rows
  * (hotshoe_quants_unpack.h describes the layout). A packed weight has as many bytes as the file's.
  *
  * Reading order: this file, then hotshoe_quants_set.h (struct quant: the fields of each type). */
@@ -6,16 +6,21 @@
 
 #include "isa.h"
 
-#if defined(HOTSHOE_X86)
+#if defined(HOTSHOE_X86) || defined(HOTSHOE_ARM)
 
-#include <immintrin.h>
 #include <string.h>
+
+#if defined(HOTSHOE_X86)
+#include <immintrin.h>
+#else
+#include <arm_neon.h>
+#endif
 
 #include "hotshoe_quants_set.h"
 #include "tensor_rows.h"
 
 size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
-    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
+    const struct quant * q = quant_of(hotshoe_quants_best(), type);
     return (size_t) (ceil_div(m, ROWS) * ROWS * (k / q->file_block_elements) * q->file_block_bytes);
 }
 
@@ -39,6 +44,8 @@ static uint32_t order_fifth_bits(uint32_t bits) {
     }
     return bits;
 }
+
+#if defined(HOTSHOE_X86)
 
 /* Transposes 8 words of 8 rows: word i of all rows goes to out + i * QUAD. */
 AVX2 static void transpose_8(const char * rows, int64_t row_stride, char * out) {
@@ -79,13 +86,33 @@ static void transpose_4(const char * rows, int64_t row_stride, char * out) {
     }
 }
 
+#else
+
+/* Transposes 4 words of 4 rows: word i of all rows goes to out + i * QUAD. */
+static void transpose_4(const char * rows, int64_t row_stride, char * out) {
+    uint32x4_t in[4];
+    for (int i = 0; i < 4; ++i) {
+        in[i] = vreinterpretq_u32_u8(vld1q_u8((const uint8_t *) (rows + i * row_stride)));
+    }
+    const uint32x4x2_t first = vzipq_u32(in[0], in[2]), second = vzipq_u32(in[1], in[3]);
+    for (int i = 0; i < 2; ++i) {
+        const uint32x4x2_t words = vzipq_u32(first.val[i], second.val[i]);
+        vst1q_u8((uint8_t *) (out + 2 * i * QUAD), vreinterpretq_u8_u32(words.val[0]));
+        vst1q_u8((uint8_t *) (out + (2 * i + 1) * QUAD), vreinterpretq_u8_u32(words.val[1]));
+    }
+}
+
+#endif
+
 /* The same for n words of 16 rows. */
 static void transpose_words(const char * rows, int64_t row_stride, int n, char * out) {
     int i = 0;
+#if defined(HOTSHOE_X86)
     for (; i + 8 <= n; i += 8, rows += 32, out += 8 * QUAD) {
         transpose_8(rows, row_stride, out);
         transpose_8(rows + 8 * row_stride, row_stride, out + 32);
     }
+#endif
     for (; i + 4 <= n; i += 4, rows += 16, out += 4 * QUAD) {
         for (int r = 0; r < ROWS; r += 4) {
             transpose_4(rows + r * row_stride, row_stride, out + 4 * r);
@@ -98,7 +125,7 @@ static void transpose_words(const char * rows, int64_t row_stride, int n, char *
 
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {
-    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
+    const struct quant * q = quant_of(hotshoe_quants_best(), type);
     const int64_t row_bytes = k / q->file_block_elements * q->file_block_bytes, last = min64(first_row + n_rows, m);
     const int fifth_bits = type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1;
     for (int64_t row = first_row, n; row < last; row += n) {

@@ -8,11 +8,11 @@
 
 enum { PANEL_VECTORS = ROWS / LANES }; /* for one number of each row of a panel */
 
-/* Where the tiles prefetch the records that are multiplied next. Into L1 they came more slowly with AVX-512. */
+/* How the tiles prefetch the records that are multiplied next. Into L1 they came more slowly with AVX-512. */
 #if LANES == 16
-#define PREFETCH_INTO _MM_HINT_T1
+#define PREFETCH_RECORDS PREFETCH_L2
 #else
-#define PREFETCH_INTO _MM_HINT_T0
+#define PREFETCH_RECORDS PREFETCH_L1
 #endif
 
 /* The form of codes of up to 6 bits, and that of codes of 8 bits. */
@@ -24,10 +24,11 @@ enum { PANEL_VECTORS = ROWS / LANES }; /* for one number of each row of a panel 
 #define FORM_OF_8 FORM_DOT
 #endif
 
-/* Makes GCC add each product at once. With 16 registers it would collect all products of a record first and spill
- * them. */
+/* Makes GCC add each product at once. It would collect operands or products of a whole record first and spill them. */
 #if LANES == 8
 #define ADD_NOW(sum) __asm__("" : "+x"(sum))
+#elif LANES == 4
+#define ADD_NOW(sum) __asm__("" : "+w"(sum))
 #else
 #define ADD_NOW(sum) (void) (sum)
 #endif
@@ -42,22 +43,29 @@ enum { PANEL_VECTORS = ROWS / LANES }; /* for one number of each row of a panel 
  * FORM_S16, codes of 8 bits: vpmaddubsw would saturate. Splitting the codes or moving their signs costs as much as
  * vpmaddwd, which multiplies half as many at once.
  *
- * FORM_DOT, vpdpbusd: it adds four products to 32 bits, where the largest sum of 255 * 127 fits. */
+ * FORM_DOT, vpdpbusd or ARM's sdot: it adds four products to 32 bits, where the largest sum of 255 * 127 fits. */
 INLINE ints add_products(int form, ints sum, ints codes, ints x) {
     if (form == FORM_DOT) {
         sum = DPBUSD(sum, codes, x);
-    } else if (form == FORM_U8) {
+    }
+#if defined(QUANTS_AVX2)
+    if (form == FORM_U8) {
         sum = V(add_epi16)(sum, V(maddubs_epi16)(codes, x));
-    } else {
+    } else if (form == FORM_S16) {
         sum = V(add_epi32)(sum, V(madd_epi16)(codes, x));
     }
+#endif
     ADD_NOW(sum);
     return sum;
 }
 
 /* The integer sums of a record as floats. */
 INLINE floats in_floats(int form, ints sum) {
-    return V(cvtepi32_ps)(form == FORM_U8 ? V(madd_epi16)(sum, V(set1_epi16)(1)) : sum);
+#if defined(QUANTS_AVX2)
+    sum = form == FORM_U8 ? V(madd_epi16)(sum, V(set1_epi16)(1)) : sum;
+#endif
+    (void) form;
+    return V(cvtepi32_ps)(sum);
 }
 
 /* Takes the codes of packed blocks, and stores them as records or multiplies them by one token. */
@@ -80,14 +88,14 @@ struct sink {
 INLINE void prefetch_lines(struct sink * s, int lines) {
     if (s->multiplies && s->every_line) {
         UNROLL_FOR(int i = 0; i < lines; ++i, s->next += CACHE_LINE) {
-            _mm_prefetch(s->next, _MM_HINT_T1);
+            PREFETCH_L2(s->next);
         }
     }
 }
 /* Call this before reading a packed block. others: bytes before its codes, prefetched at once. */
 INLINE void open_block(struct sink * s, const char * in, int others) {
     if (s->multiplies && !s->every_line) {
-        _mm_prefetch(in + s->ahead, _MM_HINT_T1);
+        PREFETCH_L2(in + s->ahead);
     }
     s->next = in + s->ahead;
     prefetch_lines(s, others / CACHE_LINE);
@@ -109,18 +117,24 @@ INLINE void open_record(struct sink * s, int slot, int record) {
         s->sum[slot] = s->form == FORM_S16 ? zeros() : four_bytes(staged_at(s, record) + start);
     }
 }
-/* Signed codes of 8 bits as FORM_OF_8 has them: for vpdpbusd they count from -128. */
-INLINE ints of_8_bits(ints codes) {
-    if (FORM_OF_8 == FORM_DOT) {
-        codes ^= bytes(0x80);
-    }
-    return codes;
-}
+/* Signed codes of 8 bits as FORM_OF_8 has them: for vpdpbusd, whose codes are unsigned, they count from -128. */
+#if defined(QUANTS_AVX2) || defined(QUANTS_DOTPROD)
+#define ZERO_8 0
+INLINE ints of_8_bits(ints codes) { return codes; }
+#else
+#define ZERO_8 128
+INLINE ints of_8_bits(ints codes) { return codes ^ bytes(0x80); }
+#endif
 
 /* Takes the codes of a quad for the rows of vector `vec`. In FORM_S16 they are signed, of 8 bits. */
 INLINE void take(struct sink * s, int slot, int record, int quad, int vec, ints codes) {
+#if defined(QUANTS_AVX2)
     const int wide = s->form == FORM_S16;
     const ints even = V(srai_epi16)(V(slli_epi16)(codes, 8), 8), odd = V(srai_epi16)(codes, 8); /* if wide */
+#else
+    enum { wide = 0 };
+    const ints even = codes, odd = codes;
+#endif
     if (s->multiplies) {
         const char * x = staged_at(s, record) + quad * (wide ? 8 : 4);
         s->sum[slot] = add_products(s->form, s->sum[slot], wide ? even : codes, four_bytes(x));

@@ -1,15 +1,17 @@
-/* The products with quantized weights of one instruction set: hotshoe_quants_{avx2,avx_vnni,avx512_vnni}.c define one
- * set each, and hotshoe_quants.c uses them. */
+/* The products with quantized weights of one instruction set. hotshoe_quants_{avx2,avx_vnni,avx512_vnni,dotprod}.c
+ * define one set each, and hotshoe_quants.c uses them. */
 #ifndef HOTSHOE_QUANTS_SET_H
 #define HOTSHOE_QUANTS_SET_H
 
 #include <stdint.h>
 
+#include "isa.h"
+
 /* How codes are multiplied. The integers are the same in all forms, and so are all results. */
 enum form {
     FORM_U8,  /* unsigned codes of up to 6 bits, in pairs, summed in 16 bits */
     FORM_S16, /* signed codes of 8 bits, as 16 bits */
-    FORM_DOT, /* all codes unsigned, in fours, summed in 32 bits, by VNNI */
+    FORM_DOT, /* all codes in fours, summed in 32 bits: unsigned by VNNI, signed by ARM's dot products */
 };
 
 enum {
@@ -83,7 +85,14 @@ struct quant_set {
 #define HOTSHOE_AVX_VNNI 1 /* the compiler has these instructions */
 #endif
 
+#if defined(HOTSHOE_ARM)
+extern const struct quant_set hotshoe_quants_dotprod;
+#else
 extern const struct quant_set hotshoe_quants_avx2, hotshoe_quants_avx_vnni, hotshoe_quants_avx512_vnni;
+#endif
+
+/* The fastest set that this CPU has, or NULL. */
+const struct quant_set * hotshoe_quants_best(void);
 
 /* The quant of a ggml type, or NULL. */
 static inline const struct quant * quant_of(const struct quant_set * set, int type) {

@@ -2,7 +2,7 @@
  * of one token.
  *
  * A packed block has the fields of 16 rows' blocks one after the other, and each field element by element: for Q4_0
- * that is 16 scales, then four times 16 words of eight codes. So one vector reads the same field for 8 or 16 rows:
+ * that is 16 scales, then four times 16 words of eight codes. So one vector reads the same field for 4 to 16 rows:
  * `vec` below is the number of such a vector of the panel.
  *
  * A record is what a tile multiplies at once: 16 rows by `record_elements` elements, 32, or 16 if so few share a scale.
@@ -55,7 +55,6 @@ INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
 }
 
 /* Codes may be indices of a table of 16 numbers: IQ4_NL, IQ4_XS, MXFP4. */
-INLINE ints table_of(const int8_t * numbers) { return in_each_lane(_mm_loadu_si128((const __m128i *) numbers)); }
 INLINE void take_looked_up(struct sink * s, int record, const char * in, int vec, ints table) {
     UNROLL_FOR(int w = 0; w < 4; ++w) {
         const ints both = stream(s, in, w, vec);
@@ -141,16 +140,15 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
                     const ints both = stream(s, in + at_codes, 8 * j + q, vec);
                     ints first = low(both, 15), second = high(both, 4, 15);
                     if (fifth) {
-                        const ints fifth_pairs = V(srl_epi16)(load_words(in + FIFTHS + q * QUAD + vec * 4 * LANES),
-                                                              _mm_cvtsi32_si128(2 * j));
+                        const ints fifth_pairs = right_16(load_words(in + FIFTHS + q * QUAD + vec * 4 * LANES), 2 * j);
                         first = first | low(V(slli_epi16)(fifth_pairs, 4), 16);
                         second = second | low(V(slli_epi16)(fifth_pairs, 3), 16);
                     }
                     take(s, 0, 2 * j, q, vec, first);
                     take(s, 1, 2 * j + 1, q, vec, second);
                 }
-                const __m128i shift = _mm_cvtsi32_si128(16 * (j % 2));
-                const ints pair = V(srl_epi32)(scales[j / 2], shift), min_pair = V(srl_epi32)(mins[j / 2], shift);
+                const int shift = 16 * (j % 2);
+                const ints pair = right_32(scales[j / 2], shift), min_pair = right_32(mins[j / 2], shift);
                 UNROLL_FOR(int i = 0; i < 2; ++i) {
                     const floats scale = V(mul_ps)(d, byte_of(pair, i));
                     const floats minimum = V(mul_ps)(d_min, byte_of(min_pair, i));
@@ -217,9 +215,7 @@ INLINE void take_two_bits(struct sink * s, const char * in, const char * third, 
     UNROLL_FOR(int q = 0; q < 4; ++q) {
         const int word = 4 * part + q;
         const ints packed_codes = stream(s, in + 8 * half * QUAD, word, vec);
-        const ints bits =
-            third ? V(srl_epi16)(load_words(third + word * QUAD + vec * 4 * LANES), _mm_cvtsi32_si128(4 * half))
-                  : zeros();
+        const ints bits = third ? right_16(load_words(third + word * QUAD + vec * 4 * LANES), 4 * half) : zeros();
         UNROLL_FOR(int j = 0; j < 4; ++j) {
             ints code = high(packed_codes, 2 * j, 3);
             if (third) {
@@ -304,10 +300,8 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
             for (int r = 0; r < 8; ++r) {
                 open_record(s, 0, r);
                 take_looked_up(s, r, in + CODES + r * 4 * QUAD, vec, of_8_bits(table_of(iq4_codebook)));
-                const ints lower_shifted = V(srl_epi32)(lower, _mm_cvtsi32_si128(4 * r));
-                const ints upper_shifted = V(srl_epi32)(upper, _mm_cvtsi32_si128(2 * r));
-                const ints lower_bits = lower_shifted & V(set1_epi32)(15);
-                const ints upper_bits = upper_shifted & V(set1_epi32)(3);
+                const ints lower_bits = right_32(lower, 4 * r) & V(set1_epi32)(15);
+                const ints upper_bits = right_32(upper, 2 * r) & V(set1_epi32)(3);
                 const ints scale_bits = lower_bits | V(slli_epi32)(upper_bits, 4);
                 const floats scale = V(cvtepi32_ps)(V(sub_epi32)(scale_bits, V(set1_epi32)(32)));
                 close_record(s, 0, r, vec, V(mul_ps)(d, scale), V(setzero_ps)());

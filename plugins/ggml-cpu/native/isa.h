@@ -24,13 +24,23 @@
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
 #define AVX512_BF16 __attribute__((target("avx512bf16,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
+#elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+#define HOTSHOE_ARM 1 /* kernels.cmake names the instruction set of each file: older compilers need it there */
 #endif
 
 /* The bits of hotshoe_cpu(). CPU_AVX512 stands for F, VL, DQ and BW together. AVX512_BF16 and AVX512_VNNI are set only
  * with CPU_AVX512, and that only with CPU_AVX2. */
-enum { CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_AVX512_BF16 = 4, CPU_AVX512_VNNI = 8, CPU_AVX_VNNI = 16 };
+enum {
+    CPU_AVX2 = 1,
+    CPU_AVX512 = 2,
+    CPU_AVX512_BF16 = 4,
+    CPU_AVX512_VNNI = 8,
+    CPU_AVX_VNNI = 16,
+    CPU_DOTPROD = 32, /* ARM's products of four bytes */
+    CPU_I8MM = 64,    /* ARM's products of 2 by 8 by 2 bytes */
+};
 
-/* A mask of the instruction sets that this CPU has and whose registers the system saves. 0 unless the CPU is x86-64. */
+/* A mask of the instruction sets that this CPU has and whose registers the system saves. */
 int hotshoe_cpu(void);
 
 #endif

@@ -11,6 +11,7 @@ add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL
   native/hotshoe_quants_avx2.c
   native/hotshoe_quants_avx512_vnni.c
   native/hotshoe_quants_avx_vnni.c
+  native/hotshoe_quants_dotprod.c
   native/hotshoe_quants_pack.c
   native/hotshoe_schedule.c
   native/prefetch_choice.c)
@@ -29,6 +30,9 @@ if(CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
   # -O3 vectorises. No -ffast-math: it would "simplify" the rounding by 1.5 * 2^23 away.
   target_compile_options(hotshoe_kernels PRIVATE
     -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra)
+endif()
+if(CMAKE_C_COMPILER_ID MATCHES "GNU|Clang" AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+  set_source_files_properties(native/hotshoe_quants_dotprod.c PROPERTIES COMPILE_OPTIONS -march=armv8.2-a+dotprod)
 endif()
 if(HOTSHOE_SANITIZE)
   # The first report ends the process, because a test with a printed report alone would pass. -O1 keeps the vector code

@@ -4,7 +4,7 @@
 #include "hotshoe_quants.h"
 #include "isa.h"
 
-#if defined(HOTSHOE_X86)
+#if defined(HOTSHOE_X86) || defined(HOTSHOE_ARM)
 
 #include <stdatomic.h>
 #include <time.h>
