@@ -119,10 +119,10 @@ INLINE void open_record(struct sink * s, int slot, int record) {
 }
 /* Signed codes of 8 bits as FORM_OF_8 has them: for vpdpbusd, whose codes are unsigned, they count from -128. */
 #if defined(QUANTS_AVX2) || defined(QUANTS_DOTPROD)
-#define ZERO_8 0
+#define ZERO8 0
 INLINE ints of_8_bits(ints codes) { return codes; }
 #else
-#define ZERO_8 128
+#define ZERO8 128
 INLINE ints of_8_bits(ints codes) { return codes ^ bytes(0x80); }
 #endif
 
