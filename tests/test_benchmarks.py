@@ -125,7 +125,18 @@ def run(tiny: Path, *options: str) -> tuple[dict[str, Any], str]:
 
 def test_hotshoe_alone(tiny: Path) -> None:
     lines, table = run(tiny, "--fresh", "6")
-    assert list(lines) == ["fresh 6", "prompt 8", "decode @4", "x2 @4", "first", "load", "peak", "generate"]
+    assert list(lines) == [
+        "fresh 6",
+        "prompt 8",
+        "decode @4",
+        "write @4",
+        "x2 @4",
+        "write x2 @4",
+        "first",
+        "load",
+        "peak",
+        "generate",
+    ]
     for name, line in lines.items():
         [values] = line["values"]["hotshoe"].values()
         assert len(values) == 2
