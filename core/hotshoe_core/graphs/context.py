@@ -183,7 +183,8 @@ class Context:
             )
         self.backend.require_process()
         with self._lock:
-            self.wait()
+            if self._running:
+                self.wait()
             executable = self._compiled()
             if len(feeds) < len(self._inputs):
                 missing = self._inputs.keys() - {getattr(t, "name", "") for t in feeds}
@@ -251,7 +252,8 @@ class Context:
     def _require_readable(self, tensor: Tensor) -> Executable:
         """The executable that computed this output."""
         self._require_open()
-        self.wait()
+        if self._running:
+            self.wait()
         if tensor not in self._outputs:
             raise GraphError(f"{tensor!r} is not an output", hint="pass it to ctx.forward() before computing")
         if not self._computed or self._executable is None:

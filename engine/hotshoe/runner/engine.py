@@ -301,7 +301,8 @@ class Engine:
     def _step(self, urgent: Job[Any] | None) -> list[Event]:
         try:
             events: list[Event] = []
-            if not (self._pipeline.without_results and self._pace.known):  # else: go on before it is computed
+            # A graph without results is not waited for: the next part of its prompt is known.
+            if self._pipeline.running and not (self._pipeline.without_results and self._pace.known):
                 with self.lock:
                     self._require_open()
                     self._prepare_next()
@@ -365,7 +366,7 @@ class Engine:
                 self._pipeline.cancel_next()
                 if chunks:
                     self._pipeline.prepare(chunks, later)
-        if chunks:
+        if chunks and self._pipeline.running:
             self._pipeline.compile()
         return bool(chunks)
 

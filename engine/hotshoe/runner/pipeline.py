@@ -79,8 +79,8 @@ class _Run(NamedTuple):
     """When its preparation began, by ``time.perf_counter``."""
     parts: list[tuple[int, int]]
     """The position of the first row of each chunk, and the number of its rows."""
-    built: bool = False
-    """Whether the graph was compiled for it."""
+    n_built: int
+    """Graphs that were built before its preparation."""
 
 
 class Pipeline:
@@ -183,11 +183,9 @@ class Pipeline:
     # Outside the lock
 
     def compile(self) -> None:
-        """Compile the prepared graph, unless that was done before."""
+        """Compile the prepared graph, unless that was done before, while another one runs. ``start`` would do it too."""
         assert self._prepared is not None
-        before = self._forward.n_graphs_built
         self._forward.compile(self._prepared.work)
-        self._prepared = self._prepared._replace(built=self._forward.n_graphs_built != before)
 
     def start(self) -> bool:
         """Start the prepared graph, after ``commit``. Return whether the device still computes it."""
@@ -215,7 +213,8 @@ class Pipeline:
                 job.error = job.error or self._not_finite()
                 damaged.append(job)
         begun, self._finished = max(run.begun, self._finished), time.perf_counter()
-        return Finished(run.chunks, run.parts, damaged, self._finished - begun, run.built)
+        built = self._forward.n_graphs_built != run.n_built
+        return Finished(run.chunks, run.parts, damaged, self._finished - begun, built)
 
     def deliver(self, finished: Finished) -> list[Event]:
         """Keep the rows of a graph, and hand out its results. Under the lock."""
@@ -241,7 +240,7 @@ class Pipeline:
         sampling = self._common_sampling(chunks)
         work = self._forward.prepare(chunks, sampling, n_rows, feeds, self._slots.cache.sizes)
         parts = [(chunk.job.n_computed, chunk.n) for chunk in chunks]
-        return _Run(chunks, sampling, work, begun, parts)
+        return _Run(chunks, sampling, work, begun, parts, self._forward.n_graphs_built)
 
     def _common_sampling(self, chunks: Sequence[JobChunk]) -> DeviceSampling | None:
         """Return the sampling that the device may do instead of returning all logits, if all jobs agree on it."""
@@ -261,4 +260,4 @@ class Finished(NamedTuple):
     seconds: float
     """Since its preparation began, or since the results of the graph before if that was later."""
     built: bool
-    """Whether the graph was compiled for it."""
+    """Whether a graph was built meanwhile."""

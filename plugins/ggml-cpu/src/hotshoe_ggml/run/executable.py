@@ -258,7 +258,7 @@ class GgmlExecutable(Executable):
                     if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
                         self._set(native, array)
                 self._status = self._scheduler.compute(scheduled)
-                if self._status == lib().GGML_STATUS_SUCCESS:
+                if self._saved_outputs and self._status == lib().GGML_STATUS_SUCCESS:
                     self._queue_outputs(later=False)
             except BaseException:
                 self.complete()
@@ -281,7 +281,7 @@ class GgmlExecutable(Executable):
         if self._backend.running is not self:
             return
         try:
-            if self._status == lib().GGML_STATUS_SUCCESS:
+            if self._saved_outputs and self._status == lib().GGML_STATUS_SUCCESS:
                 self._queue_outputs(later=True)
         finally:  # whatever happens: the devices read and write these arrays
             self._scheduler.synchronize()
