@@ -183,7 +183,7 @@ class Pipeline:
     # Outside the lock
 
     def compile(self) -> None:
-        """Compile the prepared graph, unless that was done before, while another one runs. ``start`` would do it too."""
+        """Compile the prepared graph while another one runs. Otherwise ``start`` does it."""
         assert self._prepared is not None
         self._forward.compile(self._prepared.work)
 
