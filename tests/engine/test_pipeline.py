@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from hotshoe.kvcache.base import Allocation
+from hotshoe.kvcache.recurrent_rows import Rows
+from hotshoe.runner.jobs import Generation
+from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core.errors import SamplingError
-from tests.support.engine_rig import PROMPT, Rig, Work, expected
+from tests.support.engine_rig import N_VOCAB, PROMPT, Rig, Work, expected
 
 
 @pytest.mark.parametrize("uniform", [False, True])
@@ -109,3 +115,92 @@ def test_damage_that_is_seen_when_the_next_row_is_prepared() -> None:
     rig.engine.remove(damaged)
     assert rig.read(other) == expected([4, 5], 9)
     assert not any(slot.busy for slot in rig.slots._slots)
+
+
+def test_rows_of_a_running_graph_are_not_shared() -> None:
+    """They may be lost yet."""
+    rig = Rig(asynchronous=True, n_batch=32)
+    rig.engine._pace.learn([(0, 32)], 1e-3, built=False)
+    first, second = (rig.generation(PROMPT[:200], n=1) for _ in range(2))
+    rig.engine.add(first)
+    rig.engine.step()
+    assert (rig.forward.running is not None, rig.forward.graphs) == (True, [])
+    rig.engine.add(second)
+    rig.forward.failure = RuntimeError("the device burns")
+    with pytest.raises(RuntimeError, match="burns"):
+        rig.engine.step(second)
+    assert first.sequence.n_computed == second.sequence.n_computed == 0
+
+
+def test_a_failure_keeps_the_state_of_a_text_that_was_only_prepared() -> None:
+    rig = Rig(asynchronous=True, uniform=True, n_batch=64, n_ubatch=64)
+    rig.engine._pace.learn([(0, 32)], 1e-3, built=False)
+    text = rig.generation(list(range(20)), n=60)
+    for _ in range(20):
+        rig.engine.next(text)
+    rig.engine.add(rig.generation(PROMPT[::-1], n=1))
+    while not rig.engine._pipeline.without_results:
+        rig.engine.step()
+    before = text.sequence.n_computed
+    rig.forward.failure = RuntimeError("the device burns")
+    with pytest.raises(RuntimeError, match="burns"):
+        rig.engine.step()
+    assert text.sequence.n_computed == before > 30
+
+
+def test_a_state_does_not_return_to_a_slot_that_was_emptied() -> None:
+    rows = Rows(2, first=1)
+    rows.put(1, slot=0, position=5)
+    rows.allocate([Allocation(0, 5, 1)])
+    rows.remove(0, 0)  # as when another thread gives the slot to another text
+    rows.cancel()
+    assert rows.length(0) == 0
+
+
+def test_the_time_of_a_reader_says_nothing_about_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(asynchronous=True, n_batch=64, n_ubatch=64, seconds=0.02)
+    now = [0.0]
+
+    def compute(n: int) -> None:
+        now[0] += n * 5e-5
+
+    rig.forward.gate = compute
+    monkeypatch.setattr("hotshoe.runner.pipeline.time.perf_counter", lambda: now[0])
+    text, prompt = rig.generation([1, 2, 3], n=40), rig.generation(PROMPT, n=1)
+    rig.engine.next(text)
+    rig.engine.add(prompt)
+    for _ in range(14):
+        rig.engine.next(text)
+        now[0] += 0.05  # the reader prints
+    assert prompt.finished
+
+
+def test_no_shift_waits_for_a_graph_under_the_lock() -> None:
+    rig = Rig(asynchronous=True, n_batch=16, n_ubatch=8, n_ctx=100)
+    rig.engine._pace.learn([(0, 32)], 1e-3, built=False)
+    params = SamplingParams(temperature=0, max_tokens=50, context_shift=0)
+    text = Generation(rig.sequence(PROMPT[:98]), Sampler(params, N_VOCAB), frozenset())
+    shift, running = rig.slots.shift, []
+
+    def shifted(*args: Any) -> None:
+        running.append(rig.forward.running)
+        shift(*args)
+
+    rig.slots.shift = shifted  # type: ignore[method-assign]
+    rig.engine.next(text)
+    rig.engine.add(rig.generation(PROMPT[1:31], n=1))
+    for _ in range(4):
+        rig.engine.next(text)
+    assert running == [None]
+
+
+def test_a_graph_that_cannot_be_prepared_does_not_cost_the_results_of_the_one_before() -> None:
+    rig = Rig(asynchronous=True)
+    text = rig.generation([1, 2, 3])
+    rig.engine.next(text)
+
+    def fail(work: Work) -> None:
+        raise MemoryError("no room for the next graph")
+
+    rig.forward.compile = fail  # type: ignore[method-assign]
+    assert rig.read(text) == expected([1, 2, 3])[1:]

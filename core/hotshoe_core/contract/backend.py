@@ -211,9 +211,10 @@ class Executable(ABC):
         """Compute all outputs and state updates."""
 
     def start(self) -> bool:
-        """Begin a run. Return True if the device still computes it: then ``wait`` follows before any other call.
+        """Begin a run. Return True if the device still computes it: then ``wait`` comes before ``write`` and ``read``.
 
-        Other executables of the backend may be compiled, run and closed meanwhile. By default this is ``run``.
+        ``memory``, ``placements`` and ``close`` may come first, and other executables of the backend may be compiled,
+        run and closed meanwhile. By default this is ``run``.
         """
         self.run()
         return False

@@ -70,7 +70,7 @@ class EagerBackend(Backend):
         self.honours = frozenset({"allocate"}).union(*(library.honours for library in chosen))
         self._allocations: dict[Tensor, tuple[str, Memory]] = {}  # of each weight and state: its device and size
         self._graphs: dict[EagerExecutable, None] = {}
-        self._running: EagerExecutable | None = None  # was started, and not waited for
+        self._running: EagerExecutable | None = None  # was started, and is not complete
 
     @property
     def _status(self) -> AllocationStatus:
@@ -316,6 +316,7 @@ class EagerExecutable(Executable):
         if not backend.params.allocate:
             raise GraphError("the backend is open for a dry run and cannot compute", hint="open it with allocate=True")
         backend._complete()
+        self._failure = None  # of a run that nobody has waited for
         self._values.clear()  # frees the results of the previous run for this one
 
     def wait(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -183,8 +184,9 @@ class Context:
             )
         self.backend.require_process()
         with self._lock:
-            if self._running:
-                self.wait()
+            if self._running:  # nobody has waited for that run, so nobody wants its error
+                with contextlib.suppress(Exception):
+                    self.wait()
             executable = self._compiled()
             if len(feeds) < len(self._inputs):
                 missing = self._inputs.keys() - {getattr(t, "name", "") for t in feeds}
@@ -212,9 +214,12 @@ class Context:
         self.backend.require_process()
         with self._lock:
             if self._running and self._executable is not None:
-                self._running = False
-                self._executable.wait()
-                self._computed = True
+                try:
+                    self._executable.wait()
+                except Exception:
+                    self._running = False
+                    raise
+                self._running, self._computed = False, True  # not after an interrupt
 
     def fed(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """The array that an input was last fed with, not a copy. Raises GraphError if the input has no value yet."""

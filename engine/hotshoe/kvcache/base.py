@@ -2,7 +2,7 @@
 
 The cache numbers its *slots*, each of which holds the rows of one sequence. For each graph, the runner allocates room
 for the next rows of some slots, commits, and computes the graph. If anything fails, it rolls back or removes the rows.
-A graph that it does not compute after all is cancelled, and the cache is as it was before.
+A graph that it does not compute after all is cancelled; what was evicted for it does not come back.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Cache(Protocol):
         """Undo the last ``allocate``: its graph was not started."""
 
     def rollback(self) -> None:
-        """Free what the last graph allocated: it was not computed completely. Idempotent."""
+        """Free what the last graph allocated, if it was not committed: it may have been started. Idempotent."""
 
     def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         """Return one view for each layer of the model, for a graph of ``n_rows`` rows."""

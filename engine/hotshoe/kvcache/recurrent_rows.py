@@ -98,6 +98,9 @@ class Rows:
         for row in self._rows_of(slot):
             if row.position > start:
                 row.members.discard(slot)
+        for write in self._writing:  # ``cancel`` would give the row back to a slot that has another text by now
+            if write.row.position > start:
+                write.members.discard(slot)
 
     def slots_sharing(self, slot: int, start: int) -> frozenset[int]:
         found = {s for row in self._rows_of(slot) if row.position > start for s in row.members}

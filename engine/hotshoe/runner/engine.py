@@ -14,12 +14,13 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from hotshoe.runner.items import Items
-from hotshoe.runner.jobs import AllLogitsJob, Event, Generation, Job, LogitsJob
+from hotshoe.runner.jobs import AllLogitsJob, Event, Generation, Job, LogitsJob, stacked
 from hotshoe.runner.pace import Pace
 from hotshoe.runner.pipeline import Forward, JobChunk, Pipeline
 from hotshoe.runner.scheduler import Limits, schedule
@@ -36,14 +37,14 @@ Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 R = TypeVar("R")
 
+_SHORT_ABSENCE = 1e-3  # seconds: with more, the time of a graph is that of its readers
 _MOST_OVERTAKING = 16  # jobs that came later and may begin before one that does not fit into the cache
 
 
 class Engine:
     """The jobs of one model, in the order they came, and its cache.
 
-    pace: bounds the steps by their time.
-    not_finite: makes the error for logits that are NaN or infinity.
+    pace: bounds the steps by their time. not_finite: makes the error for logits that are NaN or infinity.
     message_ends: the tokens that end a message. sample_on_device: whether top-k is computed on the
     device too, which pays if logits would have to cross a bus.
     """
@@ -140,10 +141,9 @@ class Engine:
         """Append items to each of several sequences: return the logits after each, float32 (n, vocab).
 
         Raises InputTooLongError, TokenizerError, ShapeError, BackendError for NaN, or GraphError if another thread
-        extends one of the sequences, or shortens it meanwhile. After an error or an interrupt no sequence is changed.
+        extends or shortens one of the sequences. After an error or an interrupt no sequence is changed.
         """
-        jobs: list[LogitsJob] = []
-        lengths: list[int] = []
+        jobs, lengths = list[LogitsJob](), list[int]()
         try:
             with self.lock:
                 self._require_open()
@@ -163,7 +163,7 @@ class Engine:
             for job in jobs:
                 if job.error is not None:
                     raise job.error
-            return _stacked([job.logits for job in jobs if job.logits is not None])
+            return stacked([job.logits for job in jobs if job.logits is not None])
         except BaseException:
             self._restore(sequences, lengths)
             raise
@@ -246,10 +246,10 @@ class Engine:
     # Steps
 
     def step(self, urgent: Job[Any] | None = None) -> list[Event]:
-        """Run one step, unless another thread has the turn; return what it did.
+        """Run one step, unless another thread has the turn; return what it did. ``urgent`` gets its room first.
 
-        A step computes the next row of every job that decodes, and parts of prompts. A device may still compute when it
-        returns: the next step hands out the results. ``urgent`` gets its room in the cache before all others.
+        It computes the next row of every job that decodes, and parts of prompts. A device may still compute when it
+        returns: the next step hands out the results.
         """
         return self._in_turn(lambda: self._step(urgent), wait=False) or []
 
@@ -299,15 +299,11 @@ class Engine:
             self.step(waiting)
 
     def _step(self, urgent: Job[Any] | None) -> list[Event]:
+        self._pipeline.enter()
         try:
             events: list[Event] = []
-            # A graph without results is not waited for: the next part of its prompt is known.
-            if self._pipeline.running and not (self._pipeline.without_results and self._pace.known):
-                with self.lock:
-                    self._require_open()
-                    self._prepare_next()
-                if self._pipeline.prepared:
-                    self._pipeline.compile()
+            if self._pipeline.running and not self._goes_on_at_once():
+                self._while_running(self._prepare_next)
                 events = self._finish(notify=False)
                 if self._fill_next():
                     return events + self._start()  # readers are woken when the device computes again
@@ -319,6 +315,15 @@ class Engine:
             with self.lock:
                 self._pipeline.abandon()
             raise
+        finally:
+            self._pipeline.leave()
+
+    def _goes_on_at_once(self) -> bool:
+        """Whether the next step may begin before the running graph ends: this has no results, and no shift is due."""
+        with self.lock:
+            self._require_open()
+            full = any(isinstance(job, Generation) and len(job.sequence) > self.n_ctx for job in self._jobs)
+            return self._pipeline.without_results and self._pace.known and self._slots.store is None and not full
 
     def _run(self, graphs: list[list[JobChunk]]) -> list[Event]:
         """Compute the graphs of a step. Each is prepared while the device computes the one before."""
@@ -326,44 +331,52 @@ class Engine:
         for i, graph in enumerate(graphs):
             later = [chunk.job.sequence for other in graphs[i + 1 :] for chunk in other]
             if self._pipeline.running:
-                self._prepare(graph, later)
+                self._while_running(partial(self._prepare, graph, later))
                 events += self._finish()
             if self._prepare(graph, later):  # again, if a job failed, or its rows were changed, meanwhile
                 events += self._start()
         return events if graphs else self._finish()
 
+    def _while_running(self, prepare: Callable[[], object]) -> None:
+        """Prepare a graph. If that fails, it is tried again when the running one is complete: its results count."""
+        try:
+            prepare()
+        except Exception:
+            with self.lock:
+                self._pipeline.cancel_prepared()
+
     def _prepare_next(self) -> None:
-        """Prepare the next rows of the texts that the device computes, if a step for others is not expected."""
-        chunks = self._pipeline.running
-        if not chunks or any(chunk.job not in self._jobs for chunk in chunks):
-            return
-        expected = all(c.outputs and isinstance(c.job, Generation) and self._goes_on(c.job) for c in chunks)
-        if expected and sum(job.active for job in self._jobs) == len(chunks):
-            self._pipeline.prepare_next()
+        """Prepare the next rows of the texts that the device computes, if the next step will compute exactly these."""
+        with self.lock:
+            chunks = self._pipeline.running
+            expected = all(c.outputs and isinstance(c.job, Generation) and self._goes_on(c.job) for c in chunks)
+            if expected and {c.job for c in chunks} == {job for job in self._jobs if job.active}:
+                self._pipeline.prepare_next()
+        if self._pipeline.prepared:
+            self._pipeline.compile()
 
     def _goes_on(self, job: Generation) -> bool:
         """Whether a generation will have a row for the next step, unless its next token ends it."""
         return job.active and job.expects_more and len(job.sequence) < self.n_ctx and not job.sequence.edited
 
     def _fill_next(self) -> bool:
-        """Whether the next rows were prepared, and are all that the next step needs. Then their tokens are set."""
+        """Fill in the tokens of the rows that were prepared; False if the next step needs other ones, or more."""
         with self.lock:
             jobs = [] if self._closed else [job for job in self._jobs if job.active]
-            if not self._pipeline.fill_next(jobs):
-                return False
-            self._n_steps += 1
-            return True
+            filled = self._pipeline.fill_next(jobs)
+            self._n_steps += filled
+            return filled
 
     def _prepare(self, chunks: list[JobChunk], later: Sequence[CachedSequence]) -> bool:
-        """Prepare one graph, for those jobs that are still there and whose rows have not changed. Idempotent.
+        """Prepare one graph, for jobs that are still there and whose rows have not changed. Idempotent.
 
-        later: the sequences of the step's later graphs. Return False if there are no such jobs.
+        later: the sequences of later graphs. Return False if no job is left.
         """
         with self.lock:
             self._require_open()
             chunks = [c for c in chunks if c.job in self._jobs and not c.job.ended and not c.job.sequence.edited]
             if chunks != self._pipeline.prepared:
-                self._pipeline.cancel_next()
+                self._pipeline.cancel_prepared()
                 if chunks:
                     self._pipeline.prepare(chunks, later)
         if chunks and self._pipeline.running:
@@ -383,7 +396,7 @@ class Engine:
             return []
         with self.lock:
             events = self._pipeline.deliver(finished)
-            if any(n > 1 for _, n in finished.parts):
+            if finished.away < _SHORT_ABSENCE and any(n > 1 for _, n in finished.parts):
                 self._pace.learn(finished.parts, finished.seconds, built=finished.built)
             if notify:
                 self._changed.notify_all()
@@ -448,8 +461,7 @@ class Engine:
         other sequences. A few jobs may overtake one that does not fit. Those whose rows come back are left out.
         """
         fitting, attached = list[Job[Any]](), list[CachedSequence]()
-        allocations: list[Allocation] = []
-        overtaken: list[Job[Any]] = []
+        allocations, overtaken = list["Allocation"](), list[Job[Any]]()
         for job in sorted((j for j in self._jobs if j.active), key=lambda j: (j is not urgent, j.arrival)):
             try:
                 self._slots.attach(job.sequence, job.n_reusable, keep=attached)
@@ -486,14 +498,3 @@ class Engine:
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("the model is closed", hint="load it again with hotshoe.load_model")
-
-
-def _stacked(rows: Sequence[Array]) -> Array:
-    """Join arrays (1, vocab) to (n, vocab): without a copy if they are consecutive in memory, as 8 rows take 5 MB."""
-    if len(rows) == 1:
-        return rows[0]
-    base = rows[0].base
-    if base is None or len(base) != len(rows) or any(row.base is not base for row in rows):
-        return np.concatenate(rows)
-    in_order = all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(rows))
-    return base if in_order else np.concatenate(rows)

@@ -57,7 +57,7 @@ class Forward(Protocol):
         """
 
     def set_tokens(self, work: Any, tokens: Sequence[int]) -> None:
-        """Set the tokens of the first rows."""
+        """Set the tokens of the first rows, which ``prepare`` did not know."""
 
     def compile(self, work: Any) -> None:
         """Compile the graph, unless that was done before. Another one may be computed meanwhile."""
@@ -66,7 +66,9 @@ class Forward(Protocol):
         """Begin to compute the graph. Return whether the device still computes it."""
 
     def finish(self, work: Any) -> list[Array]:
-        """Wait for the graph: return the logits of the requested rows in order, or what ``sampling`` returns."""
+        """Wait for the graph that was started last. Return the logits of the requested rows in order, or what
+        ``sampling`` returns.
+        """
 
 
 class _Run(NamedTuple):
@@ -99,8 +101,10 @@ class Pipeline:
         self._sample_on_device = sample_on_device
         self._running: _Run | None = None
         self._prepared: _Run | None = None  # has room in the cache, and is not started
-
+        self._committed = False  # whether the prepared graph is
         self._finished = 0.0  # when the last graph was
+        self._left = 0.0  # when the last step ended
+        self._away = 0.0  # seconds between steps, while a graph was running
 
     @property
     def running(self) -> list[JobChunk]:
@@ -154,21 +158,23 @@ class Pipeline:
             or any(sequence.edited or sequence.n_pending != 1 for sequence in sequences)
             or run.sampling != self._common_sampling(run.chunks)
         ):
-            self.cancel_next()
+            self.cancel_prepared()
             return False
         tokens = [row for sequence in sequences if isinstance(row := sequence.items.rows[-1], int)]
+        assert len(tokens) == len(sequences)  # a text grows by tokens only
         self._forward.set_tokens(run.work, tokens)
         self._slots.set_pending(sequences)
         return True
 
-    def cancel_next(self) -> None:
-        """Give up what was prepared. Under the lock."""
-        if self._prepared is not None:
-            self._prepared = None
-            self._slots.cancel()
+    def cancel_prepared(self) -> None:
+        """Give up what was prepared, or begun to be. Under the lock."""
+        self._prepared = None
+        self._slots.cancel()
 
     def abandon(self) -> None:
         """Give up all graphs after an error. Under the lock. Nothing that a running one still writes is used."""
+        if self._prepared is not None and not self._committed:
+            self._slots.cancel()
         self._prepared = self._running = None
         self._slots.rollback()
 
@@ -178,9 +184,19 @@ class Pipeline:
         for job, _, _ in self._prepared.chunks:
             job.served = step
             job.on_scheduled(job.sequence.n_computed)
+        self._committed = True
         self._slots.commit()
 
     # Outside the lock
+
+    def enter(self) -> None:
+        """Note that a step begins."""
+        if self._running is not None:
+            self._away += time.perf_counter() - self._left
+
+    def leave(self) -> None:
+        """Note that a step ends."""
+        self._left = time.perf_counter()
 
     def compile(self) -> None:
         """Compile the prepared graph while another one runs. Otherwise ``start`` does it."""
@@ -190,6 +206,7 @@ class Pipeline:
     def start(self) -> bool:
         """Start the prepared graph, after ``commit``. Return whether the device still computes it."""
         self._running, self._prepared = self._prepared, None
+        self._committed = False
         assert self._running is not None
         return self._forward.start(self._running.work)
 
@@ -214,16 +231,17 @@ class Pipeline:
                 damaged.append(job)
         begun, self._finished = max(run.begun, self._finished), time.perf_counter()
         built = self._forward.n_graphs_built != run.n_built
-        return Finished(run.chunks, run.parts, damaged, self._finished - begun, built)
+        away, self._away = self._away, 0.0
+        return Finished(run.chunks, run.parts, damaged, self._finished - begun, away, built)
 
     def deliver(self, finished: Finished) -> list[Event]:
         """Keep the rows of a graph, and hand out its results. Under the lock."""
-        chunks, _, damaged, seconds, _ = finished
+        chunks, _, damaged, seconds, _, _ = finished
         for job, _, _ in chunks:
             job.seconds += seconds
         self._slots.confirm()
         if damaged:
-            self.cancel_next()
+            self.cancel_prepared()
             try:
                 self._slots.discard(job.sequence for job in damaged)
             except Exception as error:  # for their own readers, not for the thread that runs the step
@@ -259,5 +277,7 @@ class Finished(NamedTuple):
     """The jobs with logits that are NaN or infinity. Their rows in the cache may be so too."""
     seconds: float
     """Since its preparation began, or since the results of the graph before if that was later."""
+    away: float
+    """Seconds of these in which no step ran: the readers were busy."""
     built: bool
     """Whether a graph was built meanwhile."""

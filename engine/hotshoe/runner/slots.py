@@ -2,8 +2,9 @@
 
 A slot is one of the cache's places for a sequence, identified by a number. A sequence owns a slot while it is worked
 on. The rows stay when the owner is gone: other sequences that begin with the same rows use them, until the room is
-needed; then a PrefixStore may keep them. Graphs are computed by ``shift``, ``discard``, ``save`` and, with a store, by
-``attach``, ``restore_some`` and ``begin``. Every caller holds the engine's lock.
+needed; then a PrefixStore may keep them. Rows are *committed* when their graph is about to be started, and count as
+computed from then on. They are *confirmed* when it is complete. Graphs are computed by ``shift``, ``discard``, ``save``
+and, with a store, by ``attach``, ``restore_some`` and ``begin``. Every caller holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -169,8 +170,7 @@ class Slots:
         idle = self._idle()
         if slot is None or not idle:
             return  # the copy's rows are computed when it goes on
-        computed = next((n for computing, n in self._computing if computing is slot), len(slot.rows))
-        n = source.items.outside_span(min(source.n_computed, computed))
+        n = source.items.outside_span(min(source.n_computed, self._n_confirmed(slot)))
         n = self.cache.resume_position(slot.number, n)
         idle_slot = idle[0]
         self._copy(slot, idle_slot, n)
@@ -225,8 +225,8 @@ class Slots:
     def begin(self, chunks: Sequence[Chunk[Any]], n_rows: int, keep: Iterable[CachedSequence] = ()) -> dict[str, Array]:
         """Allocate the rows of a graph of ``n_rows`` rows; return the values of the cache's inputs.
 
-        keep: sequences whose rows must stay, as later graphs of the step continue them. ``commit`` or ``rollback`` must
-        follow, even after an error. Raises CacheFullError.
+        keep: sequences whose rows must stay, as later graphs of the step continue them. ``commit``, ``cancel`` or
+        ``rollback`` must follow, even after an error. Raises CacheFullError.
         """
         allocations = [self.allocation(chunk.job.sequence, chunk.n) for chunk in chunks]
         for chunk, a in zip(chunks, allocations, strict=True):
@@ -363,6 +363,10 @@ class Slots:
         slot = sequence.slot
         return slot if slot is not None and slot.owner is sequence else None
 
+    def _n_confirmed(self, slot: Slot) -> int:
+        """Return how many rows of a slot are computed for certain: others must not share those of a running graph."""
+        return min((n for computing, n in self._computing if computing is slot), default=len(slot.rows))
+
     def _idle(self) -> list[Slot]:
         """Return the slots without an owner: the empty ones first, then the least recently used ones."""
         idle = [s for s in self._slots if s.owner is None and not s.busy]
@@ -415,7 +419,7 @@ class Slots:
         for slot in sorted(self._slots, key=lambda s: s.owner is not None):
             if not slot.rows:
                 continue
-            n = n_common(slot.rows, items.rows)
+            n = min(n_common(slot.rows, items.rows), self._n_confirmed(slot))
             if n > nearest.n:
                 nearest = Nearest(n, slot.rows[n] if n < min(len(slot.rows), len(items)) else None)
             n = min(n, n_reusable)
@@ -431,6 +435,8 @@ class Slots:
     def _save(self, slot: Slot, start: int = 0) -> None:
         """Give rows from ``start`` on to the store. Computes graphs."""
         if self.store is None or len(slot.rows) - start < _FEWEST_STORED or slot.shifted_from is not None:
+            return
+        if self._n_confirmed(slot) < len(slot.rows):  # its last rows may be lost yet
             return
 
         def size(first: int, last: int) -> int:

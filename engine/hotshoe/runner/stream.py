@@ -46,7 +46,10 @@ class Completion:
     """Seconds from the first step to the first token. Steps that other generations share count in full."""
 
     decode_seconds: float = 0.0
-    """Seconds for the tokens after the first. Steps that other generations share count in full."""
+    """Seconds for the tokens after the first. Steps that other generations share count in full.
+
+    A GPU computes while the reader works. If the reader takes longer than the step, this is the reader's time.
+    """
 
     seed: int = 0
     """The seed of the sampler; the same seed and parameters give the same text."""

@@ -41,7 +41,7 @@ class Owner(Protocol):
     """Memory for outputs that a device writes by itself; None if no device has such memory."""
 
     running: GgmlExecutable | None
-    """The executable that was started and not waited for. It uses the shared buffers."""
+    """The executable that was started and is not complete. It uses the shared buffers."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
@@ -232,6 +232,9 @@ class GgmlExecutable(Executable):
         return int(lib().ggml_graph_n_nodes(self._cgraph)) + 2 * len(graph.leaves) + len(graph.nodes) + 16
 
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
+        if self._backend.running is self:  # only after an interrupt: the end of a run forgets what was fed
+            with self._backend.lock:
+                self.complete()
         self._fed[tensor] = array
 
     def run(self) -> None:
@@ -248,6 +251,7 @@ class GgmlExecutable(Executable):
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
             self._complete_other()
+            self._failure = None  # of a run that nobody has waited for
             self._backend.require_devices()  # a device that was lost and came back has lost its memory
             scheduled = self._acquire()
             self._backend.running, self._status = self, lib().GGML_STATUS_FAILED
@@ -280,19 +284,23 @@ class GgmlExecutable(Executable):
         """Wait for the run that ``start`` began, if any. ``wait`` raises its error. The caller holds the lock."""
         if self._backend.running is not self:
             return
+        self._failure = NativeError("the run was interrupted")
         try:
             if self._saved_outputs and self._status == lib().GGML_STATUS_SUCCESS:
                 self._queue_outputs(later=True)
         finally:  # whatever happens: the devices read and write these arrays
-            self._scheduler.synchronize()
-            self._fed.clear()
-            self._backend.running = None
+            try:
+                self._scheduler.synchronize()
+            finally:
+                self._backend.running = None
+                self._fed.clear()
         try:
             self._backend.require_devices()
             if self._status == lib().GGML_STATUS_ALLOC_FAILED:
                 raise self._backend.exhausted()
             if self._status != lib().GGML_STATUS_SUCCESS:
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(self._status)).decode()}")
+            self._failure = None
         except Exception as error:
             self._failure = error
 
@@ -373,6 +381,7 @@ class GgmlExecutable(Executable):
     def memory(self) -> Mapping[str, Memory]:
         with self._backend.lock:
             if not self._sizes and self._scheduled is not None and not self._closed:  # what it would need by itself
+                self.complete()  # measuring takes its memory
                 try:
                     self._sizes = _planned(self._scheduler.measure(self._scheduled))
                 except OutOfMemory:
