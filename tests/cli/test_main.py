@@ -132,7 +132,7 @@ def test_streams_that_are_closed_or_full(redirection: str, code: int, says: str,
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")
     for command in (f"hotshoe embed {model} cat", f"hotshoe inspect {model}", "hotshoe devices"):
-        done = shell(f"{command} {redirection}")
+        done = shell(f"{command} {redirection}", PYTHONUNBUFFERED="")  # as on most machines
         assert (done.returncode, done.stderr) == (code, says), command
 
 

@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         missing = isinstance(error, FileNotFoundError) and error.filename is not None
         text = f"{error.filename!r} does not exist; check the path" if missing else error
         _say(f"{_traceback(error)}error: {text}")
+        _drop_output()
         return 2
     except UnicodeDecodeError as error:
         _say(f"{_traceback(error)}error: the input is not {error.encoding} text: {error.reason} at byte {error.start}")
@@ -101,6 +102,15 @@ def _run(args: argparse.Namespace) -> int:
     finally:
         if handler is not None:
             handler.setFormatter(before)
+
+
+def _drop_output() -> None:
+    """Lose what cannot be written: otherwise the interpreter tries again at its end, and changes the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_streams() -> None:

@@ -144,12 +144,17 @@ class GgmlBackend(Backend):
         return next(unit for unit in self.units if unit.name == name)
 
     def require_devices(self) -> None:
-        """Raise DeviceLostError if one of the devices was lost; first a KeyboardInterrupt that came meanwhile."""
+        """Raise DeviceLostError if one of the devices was lost; first a KeyboardInterrupt that came meanwhile.
+
+        Raises InsufficientMemoryError if a copy to or from a device had no memory.
+        """
         raise_pending()
         follow_level()
         for unit in self._may_be_lost:
             try:
                 unit.require_alive()
+            except OutOfMemory:
+                raise self.exhausted() from None
             except DeviceLostError as error:
                 if self.on_lost is not None:
                     self.on_lost(unit.name, error.message)

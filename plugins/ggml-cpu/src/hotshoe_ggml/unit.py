@@ -13,6 +13,7 @@ from hotshoe_ggml.lowering import Builder, DeviceBuilder
 from hotshoe_ggml.memory.layouts import PackedLayout
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import device_facts, ffi, lib, library_of
+from hotshoe_ggml.native.context import OutOfMemory
 
 __all__ = ["Unit"]
 
@@ -122,9 +123,15 @@ class Unit:
         return self._failures is not None
 
     def require_alive(self) -> None:
-        """Raise DeviceLostError if the device was lost after it was opened, even if it is back."""
+        """Raise DeviceLostError if the device was lost after it was opened, even if it is back.
+
+        Raises OutOfMemory, once, if it had no memory for a copy.
+        """
         now = self.library.failures(self._native_name)
         if now is not None and self._failures is not None and now[0] != self._failures[0]:
+            if now[1] and "OutOfDeviceMemory" in now[1]:
+                self._failures = now
+                raise OutOfMemory(0, self.name)
             raise DeviceLostError(
                 f"{self.name} ({self.device.description}) was lost: {now[1]}",
                 hint="load the model again, on this device when it is back, or on another",

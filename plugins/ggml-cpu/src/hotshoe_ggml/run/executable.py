@@ -286,14 +286,12 @@ class GgmlExecutable(Executable):
             return
         self._failure = NativeError("the run was interrupted")
         try:
+            self._scheduler.synchronize()  # until here the devices read and write the arrays
             if self._saved_outputs and self._status == lib().GGML_STATUS_SUCCESS:
                 self._queue_outputs(later=True)
-        finally:  # whatever happens: the devices read and write these arrays
-            try:
-                self._scheduler.synchronize()
-            finally:
-                self._backend.running = None
-                self._fed.clear()
+        finally:
+            self._backend.running = None
+            self._fed.clear()
         try:
             self._backend.require_devices()
             if self._status == lib().GGML_STATUS_ALLOC_FAILED:
@@ -310,7 +308,7 @@ class GgmlExecutable(Executable):
             self._backend.running.complete()
 
     def _queue_outputs(self, *, later: bool) -> None:
-        """Copy outputs to the host: those that a device copies when it has computed, or (later) all others."""
+        """Copy outputs to the host: those that a device copies when it has computed, or later, all others at once."""
         for tensor, out in self._saved_outputs.items():
             unit = self._unit_of_output(self._outputs[tensor])
             if later == (unit is None or not unit.copies_later):
