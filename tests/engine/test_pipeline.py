@@ -153,7 +153,7 @@ def test_a_state_does_not_return_to_a_slot_that_was_emptied() -> None:
     rows.put(1, slot=0, position=5)
     rows.allocate([Allocation(0, 5, 1)])
     rows.remove(0, 0)  # as when another thread gives the slot to another text
-    rows.cancel()
+    rows.rollback()
     assert rows.length(0) == 0
 
 

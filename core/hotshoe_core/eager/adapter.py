@@ -331,8 +331,10 @@ class EagerExecutable(Executable):
         if self._started is None:
             return
         results, self._started, self._backend._running = self._started, None, None
+        self._failure = BackendError("the run was interrupted")
         try:
             self._finish(results)
+            self._failure = None
         except Exception as error:
             self._failure = error
 

@@ -1,8 +1,8 @@
 """The contract of a cache: the views that a model calls, and the interface that the runner calls.
 
 The cache numbers its *slots*, each of which holds the rows of one sequence. For each graph, the runner allocates room
-for the next rows of some slots, commits, and computes the graph. If anything fails, it rolls back or removes the rows.
-A graph that it does not compute after all is cancelled; what was evicted for it does not come back.
+for the next rows of some slots, commits, and computes the graph. If it does not come to that, it rolls back; what was
+evicted does not come back. If the graph fails, the runner removes the rows.
 """
 
 from __future__ import annotations
@@ -153,18 +153,15 @@ class Cache(Protocol):
     def allocate(self, allocations: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
         """Take cells or states for a graph; return the values of its inputs by name.
 
-        n_rows: rows of the graph. Rows after the allocated ones are padding, which is never read. ``commit``,
-        ``cancel`` or ``rollback`` must follow, even after an error. Raises CacheFullError.
+        n_rows: rows of the graph. Rows after the allocated ones are padding, which is never read. ``commit`` or
+        ``rollback`` must follow, even after an error. Raises CacheFullError.
         """
 
     def commit(self) -> None:
         """Keep what the last graph allocated: it is computed before all graphs that are allocated from now on."""
 
-    def cancel(self) -> None:
-        """Undo the last ``allocate``: its graph was not started."""
-
     def rollback(self) -> None:
-        """Free what the last graph allocated, if it was not committed: it may have been started. Idempotent."""
+        """Undo the last ``allocate``, if it was not committed: its graph was not started. Idempotent."""
 
     def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         """Return one view for each layer of the model, for a graph of ``n_rows`` rows."""

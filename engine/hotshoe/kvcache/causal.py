@@ -129,9 +129,6 @@ class CausalCache:
         for cells in self.cells.values():
             cells.commit()
 
-    def cancel(self) -> None:
-        self.rollback()
-
     def rollback(self) -> None:
         for cells in self.cells.values():
             cells.rollback()

@@ -125,9 +125,6 @@ class CrossCache:
     def commit(self) -> None:
         self._new = []
 
-    def cancel(self) -> None:
-        self.rollback()
-
     def rollback(self) -> None:
         for slot, position in self._new:
             self._slots[slot].pop(position, None)

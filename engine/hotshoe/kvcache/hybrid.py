@@ -53,10 +53,6 @@ class HybridCache:
         for cache in self.caches:
             cache.commit()
 
-    def cancel(self) -> None:
-        for cache in self.caches:
-            cache.cancel()
-
     def rollback(self) -> None:
         for cache in self.caches:
             cache.rollback()

@@ -92,9 +92,6 @@ class RecurrentCache:
     def commit(self) -> None:
         self.rows.commit()
 
-    def cancel(self) -> None:
-        self.rows.cancel()
-
     def rollback(self) -> None:
         self.rows.rollback()
 

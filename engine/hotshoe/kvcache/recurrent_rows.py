@@ -61,17 +61,13 @@ class Rows:
         return reads, [write.row.number for write in self._writing]
 
     def commit(self) -> None:
-        for row, slot, position, _ in self._writing:
+        writing, self._writing = self._writing, []  # first: after an interrupt none of them may be rolled back
+        for row, slot, position, _ in writing:
             row.position, row.members, row.written = position, {slot}, next(self._clock)
-        self._writing = []
-
-    def cancel(self) -> None:
-        for write in self._writing:
-            write.row.members = write.members
-        self._writing = []
 
     def rollback(self) -> None:
-        # allocate emptied the records of these rows: what the graph has written is unknown
+        for write in self._writing:
+            write.row.members = write.members
         self._writing = []
 
     def fits(self, slots: Collection[int], keep: Collection[int] | None = None) -> bool:
@@ -98,7 +94,7 @@ class Rows:
         for row in self._rows_of(slot):
             if row.position > start:
                 row.members.discard(slot)
-        for write in self._writing:  # ``cancel`` would give the row back to a slot that has another text by now
+        for write in self._writing:  # ``rollback`` would give the row back to a slot that has another text by now
             if write.row.position > start:
                 write.members.discard(slot)
 

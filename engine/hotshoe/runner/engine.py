@@ -322,8 +322,8 @@ class Engine:
         """Whether the next step may begin before the running graph ends: this has no results, and no shift is due."""
         with self.lock:
             self._require_open()
-            full = any(isinstance(job, Generation) and len(job.sequence) > self.n_ctx for job in self._jobs)
-            return self._pipeline.without_results and self._pace.known and self._slots.store is None and not full
+            fits = all(len(job.sequence) <= self.n_ctx for job in self._jobs)
+            return self._pipeline.without_results and self._pace.known and self._slots.store is None and fits
 
     def _run(self, graphs: list[list[JobChunk]]) -> list[Event]:
         """Compute the graphs of a step. Each is prepared while the device computes the one before."""
@@ -391,8 +391,7 @@ class Engine:
 
     def _finish(self, *, notify: bool = True) -> list[Event]:
         """Wait for the graph that was started, if there is one, and hand out its results."""
-        finished = self._pipeline.finish()
-        if finished is None:
+        if (finished := self._pipeline.finish()) is None:
             return []
         with self.lock:
             events = self._pipeline.deliver(finished)
@@ -404,6 +403,7 @@ class Engine:
 
     def _settle(self) -> None:
         """Finish the graph that the last step has left to the device. Its error goes to the readers."""
+        self._pipeline.enter()
         chunks = self._pipeline.running
         try:
             self._finish()
@@ -412,8 +412,8 @@ class Engine:
                 self._pipeline.abandon()
                 if not isinstance(error, Exception):
                     raise
-                for chunk in chunks:
-                    chunk.job.error = error
+                for job, *_ in chunks:
+                    job.error = error
                 self._changed.notify_all()
 
     def _prepare_step(self, urgent: Job[Any] | None) -> tuple[list[Event], list[list[JobChunk]]]:

@@ -101,7 +101,6 @@ class Pipeline:
         self._sample_on_device = sample_on_device
         self._running: _Run | None = None
         self._prepared: _Run | None = None  # has room in the cache, and is not started
-        self._committed = False  # whether the prepared graph is
         self._finished = 0.0  # when the last graph was
         self._left = 0.0  # when the last step ended
         self._away = 0.0  # seconds between steps, while a graph was running
@@ -173,9 +172,8 @@ class Pipeline:
 
     def abandon(self) -> None:
         """Give up all graphs after an error. Under the lock. Nothing that a running one still writes is used."""
-        if self._prepared is not None and not self._committed:
-            self._slots.cancel()
         self._prepared = self._running = None
+        self._away = 0.0
         self._slots.rollback()
 
     def commit(self, step: int) -> None:
@@ -184,7 +182,6 @@ class Pipeline:
         for job, _, _ in self._prepared.chunks:
             job.served = step
             job.on_scheduled(job.sequence.n_computed)
-        self._committed = True
         self._slots.commit()
 
     # Outside the lock
@@ -206,7 +203,6 @@ class Pipeline:
     def start(self) -> bool:
         """Start the prepared graph, after ``commit``. Return whether the device still computes it."""
         self._running, self._prepared = self._prepared, None
-        self._committed = False
         assert self._running is not None
         return self._forward.start(self._running.work)
 

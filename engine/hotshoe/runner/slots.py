@@ -130,7 +130,7 @@ class Slots:
         if slot is None or store is None or not slot.coming:
             return False
         keys, slot.coming, n = slot.coming[:_RESTORED_AT_ONCE], slot.coming[_RESTORED_AT_ONCE:], slot.n_with_coming
-        slot.busy = True  # it stays True after an interrupt: the step's rollback then removes what is not recorded
+        slot.busy = True  # after an interrupt it stays True, and the step's rollback removes what is not recorded
         try:
             for key in keys:
                 block, first = store.get(key), len(slot.rows)
@@ -248,7 +248,7 @@ class Slots:
         try:
             feeds = self.cache.allocate(allocations, n_rows)
         except CacheFullError:
-            self.cache.cancel()
+            self.cache.rollback()
             return None
         for a in allocations:
             self._slots[a.slot].busy = True
@@ -263,7 +263,7 @@ class Slots:
 
     def cancel(self) -> None:
         """Undo a graph that was begun, and neither committed nor started."""
-        self.cache.cancel()
+        self.cache.rollback()
         for slot in self._slots:
             if slot.busy:
                 slot.pending, slot.busy = [], False

@@ -1,4 +1,4 @@
-"""Composites for which MLX has a function in ``mx.fast``: norms, rope and attention. On a CPU rope is our own."""
+"""Composites for which MLX has a function in ``mx.fast``: norms, rope and attention. On a CPU these two are our own."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def attention_on_cpu(
     scale: float,
     softcap: float,
 ) -> Array:
-    """The same by products of matrices: the heads that share keys are rows of one.
+    """As ``attention``, in F32, by products of matrices: the heads that share keys are rows of one.
 
     ``mx.fast`` multiplies each head, and copies keys and values first: it took twice as long for one token.
     """

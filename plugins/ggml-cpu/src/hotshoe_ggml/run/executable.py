@@ -254,8 +254,8 @@ class GgmlExecutable(Executable):
             self._failure = None  # of a run that nobody has waited for
             self._backend.require_devices()  # a device that was lost and came back has lost its memory
             scheduled = self._acquire()
-            self._backend.running, self._status = self, lib().GGML_STATUS_FAILED
             self._saved_outputs = {t: self._on_host(t) for t in self._outputs} if self._shares else {}
+            self._backend.running, self._status = self, lib().GGML_STATUS_FAILED
             try:  # all is queued on the devices: the host waits once
                 for tensor, array in self._fed.items():
                     native = self._native.get(tensor)
