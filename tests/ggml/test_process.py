@@ -164,14 +164,17 @@ def chain():
         x = y = ctx.input("x", (8, 64))
         for _ in range(1000):
             y = y * 0.5 + x
-        return ctx.forward(y.matmul(y, transpose=True)).compute({{x: np.ones((8, 64))}})
+        ctx.forward(y.matmul(y, transpose=True)).compute({{x: np.ones((8, 64))}})
+        return "computed"
 for more in (0, 1, 4, 8, 13, 20, 40, 80, 110, 125, 160, 1000):
     limit(more << 20)
-    print(str(attempt(chain))[:28])
+    print(attempt(chain))
 """)
-    assert set(lines) <= {"InsufficientMemoryError: cpu", "MemoryError: ", lines[-1]}
-    assert lines.count("InsufficientMemoryError: cpu") > 3
-    assert lines[-1].startswith("<"), "with enough memory it is computed"
+    # where the memory ends is chance: in ggml, in Python (whose error is empty) or in NumPy (whose error has a size)
+    for line in lines:
+        assert line.startswith(("InsufficientMemoryError: cpu", "MemoryError: ")) or line == "computed", line
+    assert sum(line.startswith("InsufficientMemoryError: cpu") for line in lines) > 3
+    assert lines[-1] == "computed", "there is enough memory"
 
 
 @linux
