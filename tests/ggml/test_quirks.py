@@ -17,6 +17,7 @@ from hotshoe_ggml import open_units
 from hotshoe_ggml.cpu.unit import CpuUnit
 from hotshoe_ggml.native import lib
 from hotshoe_ggml.native.context import NativeContext
+from hotshoe_ggml.quirks import vulkan
 from hotshoe_ggml.quirks.vulkan import VulkanUnit
 from hotshoe_ggml.unit import Unit
 
@@ -58,7 +59,20 @@ def test_nodes_that_vulkan_cannot_bind() -> None:
         assert not unit._is_misaligned(between), "a view computes nothing"
         assert not unit._is_misaligned(g.ggml_soft_max(context.pointer, aligned))
         assert unit._is_misaligned(g.ggml_soft_max(context.pointer, between))
+        ids = g.ggml_new_tensor_1d(context.pointer, DType.I32.id, 1)
+        assert unit._is_misaligned(g.ggml_get_rows(context.pointer, between, ids))
         assert not unit._is_misaligned(g.ggml_add(context.pointer, between, aligned))
         assert unit._is_misaligned(g.ggml_cast(context.pointer, blocks, DType.F32.id))
+    finally:
+        context.free()
+
+
+def test_rows_for_which_vulkan_has_too_few_groups() -> None:
+    g, context = lib(), NativeContext(16)
+    rows = {n: g.ggml_new_tensor_2d(context.pointer, DType.F32.id, 3, n) for n in (65_535, 65_536)}
+    try:
+        assert not vulkan._has_too_many_rows(g.ggml_rms_norm(context.pointer, rows[65_535], 1e-5))
+        assert vulkan._has_too_many_rows(g.ggml_rms_norm(context.pointer, rows[65_536], 1e-5))
+        assert not vulkan._has_too_many_rows(g.ggml_soft_max(context.pointer, rows[65_536])), "rows share groups"
     finally:
         context.free()

@@ -30,6 +30,10 @@ def in_reasonable_time(request: pytest.FixtureRequest) -> None:
 class TestVulkan(OnVulkan, BackendConformance):
     params = BackendParams(n_threads=1)
 
+    def tolerance(self, case: AnyCase) -> float:
+        """As the base class; the shaders also add up products of F16 in half precision: thousands of terms."""
+        return max(super().tolerance(case), 1e-2 if "4352] F16" in case.id else 0.0)
+
     def xfail(self, case: AnyCase) -> str | None:
         ordering = case.op in ("max", "min", "argmax", "argsort", "top_k")
         if ordering and "-nan" in case.id and not case.id.endswith("k=1"):

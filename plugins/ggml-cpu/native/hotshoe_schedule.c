@@ -29,14 +29,14 @@ struct copied {
     struct ggml_tensor copy;
     struct ggml_tensor reader; /* for the allocator: reads the source when the copy is made */
     int source_unit, unit;
-    bool stays; /* whether the source is in the host's memory, and nothing writes there before the run ends */
+    bool on_host; /* whether the source is in the host's memory: the unit that reads it may do so later */
 };
 
 /* Nodes [first, end) of the graph, which run on one unit, and the copies that are made before. */
 struct split {
     struct ggml_cgraph graph;
     int unit, first, end, first_copy, n_copies;
-    uint32_t awaited; /* bits of the units that this split waits for, as they have one memory */
+    uint32_t awaited; /* bits of the units that this split waits for, as they use the memory that it writes */
 };
 
 struct place {
@@ -122,6 +122,19 @@ static bool is_view(const struct ggml_tensor * t) {
     return t->op == GGML_OP_RESHAPE || t->op == GGML_OP_VIEW || t->op == GGML_OP_PERMUTE || t->op == GGML_OP_TRANSPOSE;
 }
 
+static const struct ggml_backend_buffer * buffer_of(const struct ggml_tensor * t) {
+    return t->view_src != NULL ? t->view_src->buffer : t->buffer;
+}
+
+/* The type of memory that a tensor has; NULL for none. */
+static ggml_backend_buffer_type_t memory_of(const struct ggml_tensor * t) {
+    return buffer_of(t) == NULL ? NULL : buffer_of(t)->buft;
+}
+
+static bool is_weight(const struct ggml_tensor * t) {
+    return buffer_of(t) != NULL && buffer_of(t)->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+}
+
 /* The entry of a tensor in the hash table, or the empty one where it belongs. */
 static struct place * find_place(const struct hotshoe_schedule * s, const struct ggml_tensor * tensor) {
     size_t i = (size_t) (((uintptr_t) tensor >> 4) * (uintptr_t) 0x9E3779B1u) & (s->n_places - 1);
@@ -157,8 +170,7 @@ static int unit_of(const struct hotshoe_schedule * s, const struct ggml_tensor *
 
 /* The type of memory in which a tensor is, or will be. */
 static ggml_backend_buffer_type_t type_of(const struct hotshoe_schedule * s, const struct ggml_tensor * t) {
-    const struct ggml_backend_buffer * buffer = t->view_src != NULL ? t->view_src->buffer : t->buffer;
-    return buffer != NULL ? buffer->buft : s->arena->types[unit_of(s, t)];
+    return memory_of(t) != NULL ? memory_of(t) : s->arena->types[unit_of(s, t)];
 }
 
 static bool can_read(const struct hotshoe_schedule * s, int unit, const struct ggml_tensor * t) {
@@ -198,8 +210,7 @@ static struct ggml_tensor * add_copy(struct hotshoe_schedule * s, struct ggml_te
 static bool reads_another_weight(struct hotshoe_schedule * s, const struct ggml_tensor * node, int unit) {
     for (int j = 0; j < GGML_MAX_SRC; j++) {
         const struct ggml_tensor * source = node->src[j];
-        if (source != NULL && source->buffer != NULL && source->buffer->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
-            !can_read(s, unit, source)) {
+        if (source != NULL && is_weight(source) && !can_read(s, unit, source)) {
             return true;
         }
     }
@@ -264,10 +275,9 @@ static bool divide(struct hotshoe_schedule * s) {
     return true;
 }
 
-/* Make the splits' graphs, and note which copies may be read by the device itself while it computes. */
+/* Make the splits' graphs. */
 static void make_graphs(struct hotshoe_schedule * s) {
     const struct hotshoe_arena * arena = s->arena;
-    int last_on_host = -1;
     for (int i = 0; i < s->n_splits; i++) {
         struct split * split = &s->splits[i];
         ggml_backend_t unit = arena->units[split->unit];
@@ -287,32 +297,35 @@ static void make_graphs(struct hotshoe_schedule * s) {
             const uint64_t own = atomic_fetch_add_explicit(&next_uid, 1, memory_order_relaxed);
             memcpy(split->graph.nodes[0]->padding, &own, sizeof own);
         }
-        last_on_host = arena->g.buft_is_host(arena->types[split->unit]) ? i : last_on_host;
-    }
-    for (int i = last_on_host + 1; i < s->n_splits; i++) {
-        for (int j = 0; j < s->splits[i].n_copies; j++) {
-            struct copied * c = &s->copies[s->splits[i].first_copy + j];
-            c->stays = arena->g.buft_is_host(type_of(s, c->source));
-        }
     }
 }
 
-/* Find the units that a split waits for: a queue orders the use of its own device's memory only, and an integrated GPU
- * reads that of the host while the host goes on. */
+/* Find the units that a split waits for: a queue orders the use of its own device's memory only. An integrated GPU reads
+ * the host's memory while the host goes on, and so does a device that copies from it. */
 static void find_awaited(struct hotshoe_schedule * s) {
     const struct hotshoe_arena * arena = s->arena;
     const struct hotshoe_ggml * g = &arena->g;
-    uint32_t queued = 0;
+    uint32_t queued = 0, copying = 0; /* bits of units: what has work, and what reads values on the host */
     for (int i = 0; i < s->n_splits; i++) {
         struct split * split = &s->splits[i];
+        const uint32_t own = (uint32_t) 1 << split->unit;
         for (int unit = 0; unit < arena->n; unit++) {
             const bool one_memory = g->supports_buft(arena->units[unit], arena->types[split->unit]) ||
                                     g->supports_buft(arena->units[split->unit], arena->types[unit]);
-            if (unit != split->unit && (queued >> unit & 1) != 0 && one_memory) {
-                split->awaited |= (uint32_t) 1 << unit;
+            if (unit != split->unit && one_memory) {
+                split->awaited |= queued & (uint32_t) 1 << unit;
             }
         }
-        queued = (queued & ~split->awaited) | (uint32_t) 1 << split->unit;
+        if (g->buft_is_host(arena->types[split->unit])) {
+            split->awaited |= copying & ~own;
+        }
+        queued = (queued & ~split->awaited) | own;
+        copying &= ~split->awaited;
+        for (int j = 0; j < split->n_copies; j++) {
+            struct copied * c = &s->copies[split->first_copy + j];
+            c->on_host = g->buft_is_host(type_of(s, c->source));
+            copying |= c->on_host && !is_weight(c->source) ? own : 0;
+        }
     }
 }
 
@@ -462,11 +475,6 @@ void hotshoe_add_nodes(const struct hotshoe_ggml * ggml, struct ggml_cgraph * gr
     }
 }
 
-static ggml_backend_buffer_type_t memory_of(const struct ggml_tensor * t) {
-    const struct ggml_backend_buffer * buffer = t->view_src != NULL ? t->view_src->buffer : t->buffer;
-    return buffer == NULL ? NULL : buffer->buft;
-}
-
 static bool looks_like(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     return a->op == b->op && a->type == b->type && memcmp(a->ne, b->ne, sizeof a->ne) == 0 &&
            memcmp(a->nb, b->nb, sizeof a->nb) == 0 && memcmp(a->op_params, b->op_params, sizeof a->op_params) == 0 &&
@@ -573,7 +581,7 @@ void hotshoe_schedule_sizes(struct hotshoe_schedule * s, size_t * sizes) {
 static void copy_value(const struct hotshoe_arena * arena, struct copied * c) {
     const struct hotshoe_ggml * g = &arena->g;
     ggml_backend_t from = arena->units[c->source_unit], to = arena->units[c->unit];
-    if (c->stays) { /* in the order of what is queued there */
+    if (c->on_host) { /* in the order of what is queued there */
         g->synchronize(from);
         g->tensor_set_async(to, &c->copy, c->source->data, 0, g->nbytes(c->source));
         return;
