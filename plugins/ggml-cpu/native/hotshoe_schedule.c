@@ -300,8 +300,8 @@ static void make_graphs(struct hotshoe_schedule * s) {
     }
 }
 
-/* Find the units that a split waits for: a queue orders the use of its own device's memory only. An integrated GPU reads
- * the host's memory while the host goes on, and so does a device that copies from it. */
+/* Find the units that a split waits for: a queue orders the use of its own device's memory only. An integrated GPU
+ * reads the host's memory while the host goes on, and so does a device that copies from it. */
 static void find_awaited(struct hotshoe_schedule * s) {
     const struct hotshoe_arena * arena = s->arena;
     const struct hotshoe_ggml * g = &arena->g;
