@@ -1,4 +1,4 @@
-"""Devices that compute and copy later than the host queues it, as busy GPUs do: all graphs of the conformance kit."""
+"""Devices that compute and copy later than the host queues it, as busy GPUs do; and interrupts meanwhile."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.testing import GRAPH_CASES, OpConformance
 from hotshoe_core.testing.run import AnyCase
 from hotshoe_ggml.native import ffi, ggml_functions, lib
+from hotshoe_ggml.run.scheduler import Scheduler
 from tests.support.rpc_server import backend_of_a_server
 
 
@@ -73,3 +74,25 @@ class TestGraphs(OpConformance):
     @classmethod
     def cases(cls) -> Sequence[AnyCase]:
         return GRAPH_CASES
+
+
+def test_a_run_after_an_interrupt_gets_its_own_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes while the host waits for the device."""
+    with backend_of_a_server() as backend:
+        ctx = backend.new_context()
+        x = ctx.input("x", (3,))
+        ctx.forward(y := x * 2.0).compute({x: [1, 1, 1]})
+        synchronize = Scheduler.synchronize
+
+        def interrupted(self: Scheduler) -> None:
+            synchronize(self)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Scheduler, "synchronize", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ctx.compute({x: [2, 2, 2]})
+        assert ctx.compute({x: [21, 21, 21]}).read(y).tolist() == [42, 42, 42]
+        ctx.start({x: [4, 4, 4]})
+        ctx.memory()  # measuring takes the graph's memory: it waits
+        assert ctx.read(y).tolist() == [8, 8, 8]

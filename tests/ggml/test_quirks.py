@@ -49,7 +49,7 @@ def test_the_largest_number_of_devices(n: int, fits: bool, monkeypatch: pytest.M
 
 def test_nodes_that_vulkan_cannot_bind() -> None:
     """A source that begins between two aligned addresses: some shaders handle it, but not for quantized types."""
-    g, context = lib(), NativeContext(16)
+    g, context = lib(), NativeContext(32)
     unit = object.__new__(VulkanUnit)
     unit._alignment = 64
     x = g.ggml_new_tensor_2d(context.pointer, DType.F32.id, 64, 8)
@@ -62,6 +62,14 @@ def test_nodes_that_vulkan_cannot_bind() -> None:
         ids = g.ggml_new_tensor_1d(context.pointer, DType.I32.id, 1)
         assert unit._is_misaligned(g.ggml_get_rows(context.pointer, between, ids))
         assert not unit._is_misaligned(g.ggml_add(context.pointer, between, aligned))
+        rows = g.ggml_reshape_3d(context.pointer, x, 64, 1, 8)
+        between_positions = g.ggml_view_1d(
+            context.pointer, g.ggml_new_tensor_1d(context.pointer, DType.I32.id, 9), 8, 4
+        )
+        assert unit._is_misaligned(g.ggml_rope(context.pointer, rows, between_positions, 64, 0))
+        between_rows = g.ggml_view_3d(context.pointer, x, 32, 1, 8, 256, 256, 4)
+        positions = g.ggml_new_tensor_1d(context.pointer, DType.I32.id, 8)
+        assert not unit._is_misaligned(g.ggml_rope(context.pointer, between_rows, positions, 32, 0))
         assert unit._is_misaligned(g.ggml_cast(context.pointer, blocks, DType.F32.id))
     finally:
         context.free()

@@ -476,25 +476,3 @@ def test_a_state_of_a_type_that_is_never_written_is_refused(dtype: DType) -> Non
             y = ctx.input("y", (3,))
             double = y * 2.0
             assert ctx.forward(double).compute({y: [1, 2, 3]}).read(double).tolist() == [2, 4, 6]
-
-
-@pytest.mark.usefixtures("servers")
-def test_a_run_after_an_interrupt_gets_its_own_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C comes while the host waits for the device."""
-    with load_all().open(["rpc:0", "cpu"]) as backend:
-        ctx = backend.new_context()
-        x = ctx.input("x", (3,))
-        ctx.forward(y := x * 2.0).compute({x: [1, 1, 1]})
-        synchronize = Scheduler.synchronize
-
-        def interrupted(self: Scheduler) -> None:
-            synchronize(self)
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Scheduler, "synchronize", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                ctx.compute({x: [2, 2, 2]})
-        assert ctx.compute({x: [21, 21, 21]}).read(y).tolist() == [42, 42, 42]
-        ctx.start({x: [4, 4, 4]}), ctx.memory()  # measuring takes the graph's memory: it waits
-        assert ctx.read(y).tolist() == [8, 8, 8]

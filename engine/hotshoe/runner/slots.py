@@ -130,7 +130,7 @@ class Slots:
         if slot is None or store is None or not slot.coming:
             return False
         keys, slot.coming, n = slot.coming[:_RESTORED_AT_ONCE], slot.coming[_RESTORED_AT_ONCE:], slot.n_with_coming
-        slot.busy = True  # after an interrupt it stays True, and the step's rollback removes what is not recorded
+        slot.busy = True  # an interrupt leaves it True: the rollback of the step removes the rows without a record
         try:
             for key in keys:
                 block, first = store.get(key), len(slot.rows)

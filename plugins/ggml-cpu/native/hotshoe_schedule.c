@@ -300,8 +300,9 @@ static void make_graphs(struct hotshoe_schedule * s) {
     }
 }
 
-/* Find the units that a split waits for: a queue orders the use of its own device's memory only. An integrated GPU
- * reads the host's memory while the host goes on, and so does a device that copies from it. */
+/* Find the copies from the host's memory, and the units that a split waits for: a queue orders the use of its own
+ * device's memory only. An integrated GPU reads the host's memory while the host goes on, and so does a device that
+ * copies from it. */
 static void find_awaited(struct hotshoe_schedule * s) {
     const struct hotshoe_arena * arena = s->arena;
     const struct hotshoe_ggml * g = &arena->g;
@@ -581,7 +582,7 @@ void hotshoe_schedule_sizes(struct hotshoe_schedule * s, size_t * sizes) {
 static void copy_value(const struct hotshoe_arena * arena, struct copied * c) {
     const struct hotshoe_ggml * g = &arena->g;
     ggml_backend_t from = arena->units[c->source_unit], to = arena->units[c->unit];
-    if (c->on_host) { /* in the order of what is queued there */
+    if (c->on_host) { /* in the order of what is queued there; find_awaited keeps the source until it was read */
         g->synchronize(from);
         g->tensor_set_async(to, &c->copy, c->source->data, 0, g->nbytes(c->source));
         return;

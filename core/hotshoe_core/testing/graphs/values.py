@@ -230,13 +230,9 @@ def products_of_the_beginnings_of_rows(m: Maker) -> Sequence[Tensor]:
     """One row or several for each matrix: between the matrices, and not only between rows, are elements of others."""
     of_one, of_three = (m.input((n, 4, 96))[..., :64].permute(1, 0, 2) for n in (1, 3))
     weights, columns = m.weight((4, 64, 5)), m.input((4, 5, 96))[..., :64]
-    expert = linear_experts(m.input((3, 1, 96))[..., :64], m.weight((4, 5, 64)), m.input((3, 2), I32, _two_of_four))
+    expert = linear_experts(m.input((3, 1, 96))[..., :64], m.weight((4, 5, 64)), m.input((3, 4)).top_k(2))
     products = [x.matmul(weights) for x in (of_one, of_three)]
     return [*products, of_one.matmul(columns, transpose=True), of_three.matmul(of_one, transpose=True), expert]
-
-
-def _two_of_four(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
-    return np.argsort(rng.random((shape[0], 4)), axis=1)[:, : shape[1]].astype(np.int32)
 
 
 @graph()

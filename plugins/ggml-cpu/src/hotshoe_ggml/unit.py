@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
@@ -13,7 +13,6 @@ from hotshoe_ggml.lowering import Builder, DeviceBuilder
 from hotshoe_ggml.memory.layouts import PackedLayout
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import device_facts, ffi, lib, library_of
-from hotshoe_ggml.native.context import OutOfMemory
 
 __all__ = ["Unit"]
 
@@ -36,6 +35,9 @@ class Unit:
 
     runs_custom_kernels = False
     """Whether the unit runs our kernels (GGML_OP_CUSTOM), which its builder also uses for ops that ggml lacks."""
+
+    builder_type: ClassVar[type[DeviceBuilder]] = DeviceBuilder
+    """The class of ``builder``, for units that run no kernels of ours."""
 
     can_pack = False
     """Whether ``pack`` is implemented."""
@@ -82,7 +84,7 @@ class Unit:
 
     def builder(self, context: Any, keep_alive: list[Any]) -> Builder:
         """A builder of this unit's nodes in a ggml context. keep_alive: see Builder."""
-        return DeviceBuilder(context, keep_alive, flash=self.params.flash_attention, supports=self.supports)
+        return self.builder_type(context, keep_alive, flash=self.params.flash_attention, supports=self.supports)
 
     def supports(self, node: Any) -> bool:
         """Whether the device runs this ggml node. ggml aborts the process on a node that no device runs."""
@@ -123,15 +125,9 @@ class Unit:
         return self._failures is not None
 
     def require_alive(self) -> None:
-        """Raise DeviceLostError if the device was lost after it was opened, even if it is back.
-
-        Raises OutOfMemory, once, if it had no memory for a copy.
-        """
+        """Raise DeviceLostError if the device was lost after it was opened, even if it is back."""
         now = self.library.failures(self._native_name)
         if now is not None and self._failures is not None and now[0] != self._failures[0]:
-            if now[1] and "OutOfDeviceMemory" in now[1]:
-                self._failures = now
-                raise OutOfMemory(0, self.name)
             raise DeviceLostError(
                 f"{self.name} ({self.device.description}) was lost: {now[1]}",
                 hint="load the model again, on this device when it is back, or on another",

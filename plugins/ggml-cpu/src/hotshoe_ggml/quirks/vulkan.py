@@ -1,7 +1,4 @@
-"""VulkanUnit and VulkanBuilder: a device of ggml's Vulkan library, and nodes that it computes right.
-
-The library ends the process for some nodes that it claims, and computes others wrong.
-"""
+"""VulkanUnit and VulkanBuilder: a device of ggml's Vulkan library, without the nodes that it computes wrong."""
 
 from __future__ import annotations
 
@@ -9,19 +6,20 @@ from functools import cache
 from typing import Any
 
 from hotshoe_core.contract.device import BackendParams, Device
-from hotshoe_ggml.lowering import Builder, DeviceBuilder
+from hotshoe_core.errors import DeviceLostError
+from hotshoe_ggml.lowering import DeviceBuilder
 from hotshoe_ggml.lowering.builder import Ptr
 from hotshoe_ggml.native import ffi, lib
-from hotshoe_ggml.native.context import is_view_op
+from hotshoe_ggml.native.context import OutOfMemory, is_view_op
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["VulkanBuilder", "VulkanUnit"]
 
 _ANY_OFFSET = (
     "ADD", "SUB", "MUL", "DIV", "SQR", "SQRT", "SIN", "COS", "LOG", "UNARY", "GLU", "SCALE", "CLAMP", "SUM_ROWS",
-    "MEAN", "CPY", "CONT", "DUP", "CONCAT", "REPEAT", "PAD", "SET_ROWS", "RMS_NORM", "L2_NORM", "ROPE",
+    "MEAN", "CPY", "CONT", "DUP", "CONCAT", "REPEAT", "PAD", "SET_ROWS", "RMS_NORM", "L2_NORM",
 )  # fmt: skip
-"""Ops whose shaders handle offsets that are not aligned: of all sources, or of ROPE's first."""
+"""Ops whose shaders handle offsets that are not aligned, of all sources."""
 
 _A_GROUP_FOR_EACH_ROW = ("RMS_NORM", "ADD_ID")
 
@@ -44,19 +42,15 @@ class VulkanBuilder(DeviceBuilder):
         rows_follow = x.nb[1] == self.g.ggml_row_size(x.type, x.ne[0])
         return self.call("cont", x) if rows_follow and x.ne[2] > 1 and x.nb[2] != x.nb[1] * x.ne[1] else x
 
-    def linear_experts(self, x: Ptr, weight: Ptr, experts: Ptr, *, distinct: bool) -> Ptr:
-        return super().linear_experts(self.factor(x), weight, experts, distinct=distinct)
-
 
 class VulkanUnit(Unit):
     """A device of ggml's Vulkan library."""
 
+    builder_type = VulkanBuilder
+
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
         super().__init__(device, params, n_threads)
         self._alignment = int(lib().ggml_backend_buft_get_alignment(self.buffer_type))
-
-    def builder(self, context: Any, keep_alive: list[Any]) -> Builder:
-        return VulkanBuilder(context, keep_alive, flash=self.params.flash_attention, supports=self.supports)
 
     def supports(self, node: Any) -> bool:
         return not self._is_misaligned(node) and not _has_too_many_rows(node) and super().supports(node)
@@ -66,12 +60,22 @@ class VulkanUnit(Unit):
 
         ggml asserts then, or drops the rest of the offset if blocks of a quantized type do not divide it.
         """
-        sources = [(i, s) for i, s in enumerate(node.src) if s != ffi.NULL and s.view_offs % self._alignment]
-        if not sources or is_view_op(node):
+        misaligned = [s for s in node.src if s != ffi.NULL and s.view_offs % self._alignment]
+        if not misaligned or is_view_op(node):
             return False
-        if node.op not in _numbers(_ANY_OFFSET) or any(lib().ggml_is_quantized(s.type) for _, s in sources):
-            return True
-        return node.op == lib().GGML_OP_ROPE and sources[-1][0] > 0
+        if node.op == lib().GGML_OP_ROPE:  # the shader drops the offsets of positions and factors without a word
+            return misaligned != [node.src[0]]
+        return node.op not in _numbers(_ANY_OFFSET) or any(lib().ggml_is_quantized(s.type) for s in misaligned)
+
+    def require_alive(self) -> None:
+        """As the base class. Raises OutOfMemory, once, if the device had no memory for a copy: it is not lost."""
+        try:
+            super().require_alive()
+        except DeviceLostError as error:
+            if "OutOfDeviceMemory" not in error.message:
+                raise
+            self._failures = self.library.failures(self._native_name)
+            raise OutOfMemory(0, self.name) from None
 
 
 def _has_too_many_rows(node: Any) -> bool:
