@@ -2,13 +2,16 @@
 
     python benchmarks/synthetic.py OUT.gguf [--shape 0.5b] [--dtype q4_0] [--layers N]
 
-shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 3b (Llama-3.2-3B), 8b (Llama-3.1-8B), moe (Qwen3-30B-A3B: 128 experts, 8
-for each token; 8 of its 48 layers, so that it fits into the memory of a small machine) or moe64 (64 experts of 1,024, 8
-for each token, as in OLMoE-1B-7B, with Qwen3's attention; 8 of its 16 layers). The rows of 0.5b have 896 elements:
-no multiple of 256, so most of its "q4_k_m" has other types, as in the real file.
+shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 3b (Llama-3.2-3B), 8b (Llama-3.1-8B), qwen3.5 (Qwen3.5-2B: gated delta
+nets, and attention in every fourth layer) or mamba2 (mamba2-1.3b). Of mixtures only some layers are made, so that they
+fit into the memory of a small machine: moe (Qwen3-30B-A3B: 128 experts, 8 for each token; 8 of 48 layers), moe64 (64
+experts of 1,024, 8 for each token, as in OLMoE-1B-7B, with Qwen3's attention; 8 of 16), gpt-oss (gpt-oss-20b: 32
+experts, 4 for each token; 4 of 24) and qwen3.5moe (Qwen3.5-35B-A3B: 256 experts, 8 for each token; 4 of 40). The rows
+of 0.5b have 896 elements: no multiple of 256, so most of its "q4_k_m" has other types, as in the real file.
 
-dtype: f16, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k or iq4_xs. Each tensor has the type that llama.cpp's quantizer
-gives it in a file of this kind. Blocks are random bits; their scales give values a mean of 0 and a deviation of 0.03.
+dtype: f16, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k, iq4_xs or mxfp4 (experts; the rest has Q8_0). Each tensor has the
+type that llama.cpp's quantizer gives it in a file of this kind. Blocks are random bits; their scales give values a mean
+of 0 and a deviation of 0.03.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gguf
 import numpy as np
@@ -28,6 +31,22 @@ import numpy as np
 Kind = gguf.GGMLQuantizationType
 DEVIATION = 0.03
 POOL_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """The sizes of recurrent layers, whose convolutions see four tokens."""
+
+    inner: int
+    state: int
+    heads: int
+    groups: int
+    interval: int = 0
+    """Every so many layers, one has attention; 0: none."""
+
+    @property
+    def channels(self) -> int:
+        return self.inner + 2 * self.groups * self.state
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,7 @@ class Shape:
     experts_used: int = 0
     special: tuple[str, ...] = ()
     """Special tokens at the end of the vocabulary, before the end of text."""
+    recurrent: Recurrent | None = None
 
 
 SHAPES = {
@@ -58,6 +78,18 @@ SHAPES = {
     "8b": Shape("llama", 4096, 32, 32, 8, 128, 14336, 128_256, "llama-bpe", 5e5, tied=False),
     "moe": Shape("qwen3moe", 2048, 8, 32, 4, 128, 768, 151_936, "qwen2", 1e6, False, experts=128, experts_used=8),
     "moe64": Shape("qwen3moe", 2048, 8, 16, 16, 128, 1024, 50_304, "qwen2", 1e4, False, experts=64, experts_used=8),
+    "gpt-oss": Shape("gpt-oss", 2880, 4, 64, 8, 64, 2880, 201_088, "gpt-4o", 1.5e5, False, experts=32, experts_used=4),
+    "qwen3.5": Shape(
+        "qwen35", 2048, 24, 8, 2, 256, 6144, 248_320, "qwen35", 1e7, True, recurrent=Recurrent(2048, 128, 16, 16, 4)
+    ),
+    "qwen3.5moe": Shape(
+        "qwen35moe",
+        *(2048, 4, 16, 2, 256, 512, 248_320, "qwen35", 1e7, False),
+        experts=256,
+        experts_used=8,
+        recurrent=Recurrent(4096, 128, 32, 16, 4),
+    ),
+    "mamba2": Shape("mamba2", 2048, 48, 0, 0, 0, 0, 50_288, "gpt-2", 0, True, recurrent=Recurrent(4096, 128, 64, 1)),
 }
 BASE = {
     "f16": Kind.F16,
@@ -68,6 +100,7 @@ BASE = {
     "q5_k_m": Kind.Q5_K,
     "q6_k": Kind.Q6_K,
     "iq4_xs": Kind.IQ4_XS,
+    "mxfp4": Kind.MXFP4,
 }
 DTYPES = tuple(BASE)
 # the type for rows that are not a multiple of 256
@@ -84,6 +117,11 @@ SCALES = {
     Kind.IQ4_NL: {0: 1.0},
     Kind.IQ4_XS: {0: 1.0},
 }
+CONSTANT = {"ssm_a": -1.0, "ssm_d": 1.0}
+"""Of recurrent layers: the decay of the state, and how much of the input is passed on."""
+WINDOWS = {"gemma3": 1024, "gpt-oss": 128}
+SECTIONS = {"qwen2vl": [16, 24, 24, 0], "qwen35": [11, 11, 10, 0], "qwen35moe": [11, 11, 10, 0]}
+Tensors: TypeAlias = dict[str, tuple[int, ...]]
 
 
 def main() -> int:
@@ -117,8 +155,8 @@ def make(path: Path, dtype: str, shape: Shape = SHAPES["0.5b"], *, pure: bool = 
     writer.write_ti_data_to_file()
     pools: dict[Kind, np.ndarray[Any, Any]] = {}
     for name, size, kind in planned:
-        if len(size) == 1:
-            data = np.full(size, "norm" in name, np.float32)
+        if (value := constant(name, size)) is not None:
+            data = np.full(size, value, np.float32)
         else:
             if kind not in pools:
                 pools[kind] = random_blocks(kind)
@@ -129,84 +167,157 @@ def make(path: Path, dtype: str, shape: Shape = SHAPES["0.5b"], *, pure: bool = 
     return path
 
 
+def constant(name: str, size: tuple[int, ...]) -> float | None:
+    """The value of all elements of a tensor; None if they are random."""
+    if "norm" in name:
+        return 1.0
+    return CONSTANT.get(name.split(".")[-1], 0.0 if len(size) == 1 else None)
+
+
 def add_metadata(writer: gguf.GGUFWriter, dtype: str, shape: Shape) -> None:
+    arch = shape.architecture
     writer.add_name(f"synthetic {dtype}")
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{dtype.upper()}"])
+    writer.add_file_type(file_type(dtype))
     sizes = {
         "context_length": 32768,
         "embedding_length": shape.dim,
         "feed_forward_length": shape.ffn * (shape.experts_used or 1),
         "block_count": shape.layers,
-        "attention.head_count": shape.heads,
-        "attention.head_count_kv": shape.kv_heads,
-        "attention.key_length": shape.head_dim,
-        "attention.value_length": shape.head_dim,
-        "rope.dimension_count": shape.head_dim,
         "vocab_size": shape.vocab,
     }
+    if shape.heads:
+        sizes |= {
+            "attention.head_count": shape.heads,
+            "attention.head_count_kv": shape.kv_heads,
+            "attention.key_length": shape.head_dim,
+            "attention.value_length": shape.head_dim,
+            "rope.dimension_count": shape.head_dim // (4 if arch.startswith("qwen35") else 1),
+        }
+        writer.add_float32(f"{arch}.rope.freq_base", shape.rope_base)
     if shape.experts:
         sizes["expert_count"] = shape.experts
         sizes["expert_used_count"] = shape.experts_used
         sizes["expert_feed_forward_length"] = shape.ffn
-    if shape.architecture == "gemma3":
-        sizes["attention.sliding_window"] = 1024
-    if shape.architecture == "qwen2vl":
-        writer.add_array("qwen2vl.rope.dimension_sections", [16, 24, 24, 0])
+    if arch == "qwen35moe":
+        sizes["expert_shared_feed_forward_length"] = shape.ffn
+    if arch in WINDOWS:
+        sizes["attention.sliding_window"] = WINDOWS[arch]
+    if shape.recurrent:
+        sizes |= {
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": shape.recurrent.inner,
+            "ssm.state_size": shape.recurrent.state,
+            "ssm.time_step_rank": shape.recurrent.heads,
+            "ssm.group_count": shape.recurrent.groups,
+        }
+        if shape.recurrent.interval:
+            sizes["full_attention_interval"] = shape.recurrent.interval
+    if arch in SECTIONS:
+        writer.add_array(f"{arch}.rope.dimension_sections", SECTIONS[arch])
     for key, value in sizes.items():
-        writer.add_uint32(f"{shape.architecture}.{key}", value)
-    writer.add_float32(f"{shape.architecture}.attention.layer_norm_rms_epsilon", 1e-6)
-    writer.add_float32(f"{shape.architecture}.rope.freq_base", shape.rope_base)
+        writer.add_uint32(f"{arch}.{key}", value)
+    writer.add_float32(f"{arch}.attention.layer_norm_rms_epsilon", 1e-6)
+
+
+def file_type(dtype: str) -> gguf.LlamaFileType:
+    return gguf.LlamaFileType[f"MOSTLY_{dtype.upper()}{'_MOE' if dtype == 'mxfp4' else ''}"]
 
 
 def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The name and the shape of each tensor, rows first."""
-    dim, ffn, experts = shape.dim, shape.ffn, shape.experts
-    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    yield "token_embd.weight", (shape.vocab, dim)
-    yield "output_norm.weight", (dim,)
+    yield "token_embd.weight", (shape.vocab, shape.dim)
+    yield "output_norm.weight", (shape.dim,)
     if not shape.tied:
-        yield "output.weight", (shape.vocab, dim)
-    block: dict[str, tuple[int, ...]] = {
-        "attn_norm.weight": (dim,),
-        "ffn_norm.weight": (dim,),
-        "attn_q.weight": (q, dim),
+        yield "output.weight", (shape.vocab, shape.dim)
+    for i in range(shape.layers):
+        is_recurrent = shape.recurrent and (i + 1) % (shape.recurrent.interval or shape.layers + 1)
+        mixer = recurrent(shape) if is_recurrent else attention(shape)
+        for name, size in {"attn_norm.weight": (shape.dim,), **mixer, **mlp(shape)}.items():
+            yield f"blk.{i}.{name}", size
+
+
+def attention(shape: Shape) -> Tensors:
+    arch, dim = shape.architecture, shape.dim
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    gated = 2 if arch.startswith("qwen35") else 1
+    found: Tensors = {
+        "attn_q.weight": (gated * q, dim),
         "attn_k.weight": (kv, dim),
         "attn_v.weight": (kv, dim),
         "attn_output.weight": (dim, q),
     }
-    if shape.architecture in ("qwen2", "qwen2vl"):
-        block |= {"attn_q.bias": (q,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
-    if shape.architecture in ("qwen3moe", "gemma3"):
-        block |= {"attn_q_norm.weight": (shape.head_dim,), "attn_k_norm.weight": (shape.head_dim,)}
-    if shape.architecture == "gemma3":
-        block |= {"post_attention_norm.weight": (dim,), "post_ffw_norm.weight": (dim,)}
-    if experts:
-        block |= {
-            "ffn_gate_inp.weight": (experts, dim),
-            "ffn_gate_exps.weight": (experts, ffn, dim),
-            "ffn_up_exps.weight": (experts, ffn, dim),
-            "ffn_down_exps.weight": (experts, dim, ffn),
+    if arch in ("qwen2", "qwen2vl", "gpt-oss"):
+        found |= {"attn_q.bias": (q,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
+    if arch == "gpt-oss":
+        found |= {"attn_output.bias": (dim,), "attn_sinks.weight": (shape.heads,)}
+    if arch in ("qwen3moe", "gemma3", "qwen35", "qwen35moe"):
+        found |= {"attn_q_norm.weight": (shape.head_dim,), "attn_k_norm.weight": (shape.head_dim,)}
+    return found
+
+
+def recurrent(shape: Shape) -> Tensors:
+    sizes, dim = shape.recurrent, shape.dim
+    assert sizes is not None
+    common: Tensors = {
+        "ssm_conv1d.weight": (sizes.channels, 4),
+        "ssm_dt.bias": (sizes.heads,),
+        "ssm_out.weight": (dim, sizes.inner),
+    }
+    if shape.architecture == "mamba2":
+        return common | {
+            "ssm_in.weight": (sizes.inner + sizes.channels + sizes.heads, dim),
+            "ssm_conv1d.bias": (sizes.channels,),
+            "ssm_a": (sizes.heads, 1),
+            "ssm_d": (sizes.heads, 1),
+            "ssm_norm.weight": (sizes.groups, sizes.inner // sizes.groups),
         }
-    else:
-        block |= {"ffn_gate.weight": (ffn, dim), "ffn_up.weight": (ffn, dim), "ffn_down.weight": (dim, ffn)}
-    for i in range(shape.layers):
-        for name, size in block.items():
-            yield f"blk.{i}.{name}", size
+    return common | {
+        "attn_qkv.weight": (sizes.channels, dim),
+        "attn_gate.weight": (sizes.inner, dim),
+        "ssm_beta.weight": (sizes.heads, dim),
+        "ssm_alpha.weight": (sizes.heads, dim),
+        "ssm_a": (sizes.heads,),
+        "ssm_norm.weight": (sizes.inner // sizes.heads,),
+    }
+
+
+def mlp(shape: Shape) -> Tensors:
+    arch, dim, ffn, experts = shape.architecture, shape.dim, shape.ffn, shape.experts
+    if not ffn:
+        return {}
+    late = arch.startswith("qwen35") or arch == "gpt-oss"  # the norm before the MLP has the other name there
+    found: Tensors = {"post_attention_norm.weight" if late else "ffn_norm.weight": (dim,)}
+    if arch == "gemma3":
+        found |= {"post_attention_norm.weight": (dim,), "post_ffw_norm.weight": (dim,)}
+    matrices: Tensors = {"gate": (ffn, dim), "up": (ffn, dim), "down": (dim, ffn)}
+    if not experts:
+        return found | {f"ffn_{name}.weight": size for name, size in matrices.items()}
+    found["ffn_gate_inp.weight"] = (experts, dim)
+    found |= {f"ffn_{name}_exps.weight": (experts, *size) for name, size in matrices.items()}
+    if arch == "gpt-oss":
+        found["ffn_gate_inp.bias"] = (experts,)
+        found |= {f"ffn_{name}_exps.bias": (experts, rows) for name, (rows, _) in matrices.items()}
+    if arch == "qwen35moe":
+        found["ffn_gate_inp_shexp.weight"] = (dim,)
+        found |= {f"ffn_{name}_shexp.weight": size for name, size in matrices.items()}
+    return found
 
 
 def kind_of(name: str, size: tuple[int, ...], dtype: str, shape: Shape) -> Kind:
     """The type that llama.cpp's quantizer gives to this tensor in a file of ``dtype``, without an importance matrix."""
     kind = BASE[dtype]
-    if len(size) == 1 or "ffn_gate_inp" in name:
+    if constant(name, size) is not None or name.endswith(".bias") or "ffn_gate_inp" in name or "conv1d" in name:
         return Kind.F32
     if kind in (Kind.F16, Kind.BF16):
         return kind
+    if dtype == "mxfp4":
+        return kind if "_exps" in name else Kind.Q8_0
     if name == "output.weight" or (shape.tied and name == "token_embd.weight"):
         if kind is not Kind.Q8_0:
             kind = Kind.Q6_K
     elif name.startswith("blk."):
         i, n = int(name.split(".")[1]), shape.layers
-        value, down = "attn_v" in name, "ffn_down" in name
+        value, down = "attn_v" in name or "attn_qkv" in name, "ffn_down" in name
         if dtype in ("q4_k_m", "q5_k_m") and (value or down):
             if i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2:
                 kind = Kind.Q6_K
@@ -225,6 +336,9 @@ def random_blocks(kind: Kind) -> np.ndarray[Any, Any]:
         return values.astype(np.float16) if kind is Kind.F16 else values
     n_bytes = gguf.GGML_QUANT_SIZES[kind][1]
     blocks = rng.integers(0, 256, (POOL_BYTES // n_bytes | 1, n_bytes), np.uint8)
+    if kind is Kind.MXFP4:  # scales are powers of two: three of four are 2 ** -7, the others 2 ** -6
+        blocks[:, 0] = rng.choice([120, 120, 120, 121], len(blocks))
+        return blocks
     set_scales(blocks, kind, 1.0)
     set_scales(blocks, kind, DEVIATION / gguf.dequantize(blocks[:4096], kind).std())
     return blocks

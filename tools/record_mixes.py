@@ -20,7 +20,7 @@ from typing import Any
 
 import gguf
 
-from benchmarks.synthetic import BASE, SHAPES, make
+from benchmarks.synthetic import BASE, SHAPES, Recurrent, file_type, make
 
 TARGET = Path(__file__).resolve().parent.parent / "tests" / "data" / "llamacpp-mixes.json"
 NARROW = {
@@ -30,6 +30,14 @@ NARROW = {
     "8b": replace(SHAPES["8b"], vocab=300, dim=256, ffn=512, heads=8, kv_heads=2, head_dim=32),
     "moe": replace(SHAPES["moe"], vocab=300, dim=256, heads=8, kv_heads=1, head_dim=32, ffn=256),
     "moe64": replace(SHAPES["moe64"], vocab=300, dim=256, heads=8, kv_heads=8, head_dim=32, ffn=256),
+    "gpt-oss": replace(SHAPES["gpt-oss"], vocab=300, dim=288, heads=8, kv_heads=1, head_dim=32, ffn=288),
+    "qwen3.5": replace(
+        SHAPES["qwen3.5"], vocab=300, dim=256, heads=8, kv_heads=2, ffn=512, recurrent=Recurrent(256, 32, 8, 8, 4)
+    ),
+    "qwen3.5moe": replace(
+        SHAPES["qwen3.5moe"], vocab=300, dim=256, heads=8, kv_heads=1, ffn=256, recurrent=Recurrent(512, 32, 16, 8, 4)
+    ),
+    "mamba2": replace(SHAPES["mamba2"], vocab=300, dim=256, layers=8, recurrent=Recurrent(512, 32, 8, 1)),
 }
 
 
@@ -50,7 +58,7 @@ def quantize(source: Path, target: Path, dtype: str) -> Path:
     import llama_cpp as l
 
     params: Any = l.llama_model_quantize_default_params()
-    params.ftype = gguf.LlamaFileType[f"MOSTLY_{dtype.upper()}"]
+    params.ftype = file_type(dtype)
     if l.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)):
         raise SystemExit(f"llama.cpp could not quantize {source} to {dtype}")
     return target
@@ -60,7 +68,7 @@ def types(path: Path) -> dict[str, str | dict[str, list[int]]]:
     """The type of all matrices of one name, or the layers of each type."""
     found: dict[str, dict[str, list[int]]] = {}
     for tensor in gguf.GGUFReader(path).tensors:
-        if len(tensor.shape) == 1:
+        if len(tensor.shape) == 1 or not tensor.name.endswith(".weight"):
             continue
         *block, name, _ = tensor.name.split(".")
         layers = found.setdefault(name, {}).setdefault(tensor.tensor_type.name, [])

@@ -18,7 +18,7 @@ from hotshoe_core.eager.reference import reference_device
 from hotshoe_loader.activate import UsableProvider
 from hotshoe_loader.admit import admit_libraries, admit_plugins
 from hotshoe_loader.cache import Cache, machine_state, reports_folder
-from hotshoe_loader.catalog import by_distribution
+from hotshoe_loader.catalog import CPU, by_distribution
 from hotshoe_loader.find import EntryPoint, Found, find_plugins
 from hotshoe_loader.ggml.verdicts import folder_verdicts
 from hotshoe_loader.ggml.without_plugin import find_without_plugin, jobs_without_plugin, vet_without_plugin
@@ -208,9 +208,16 @@ def _of_this_ggml(options: Options, probed: Sequence[Probed]) -> Sequence[Probed
 
 
 def _backends(probed: Sequence[Probed]) -> set[str]:
-    """The backends whose libraries the probed plugins drive, by the name in the libraries' file names."""
+    """The backends whose libraries the probed plugins drive, by the name in the libraries' file names.
+
+    "cpu" is one of them if its plugin is broken, too: no other plugin can drive it, and the verdict on the plugin says
+    what is wrong.
+    """
     providers = [provider for result in probed for provider in result.report.providers]
-    return {provider.native for provider in providers if provider.native is not None}
+    backends = {provider.native for provider in providers if provider.native is not None}
+    if any(normalise(result.job.plugin.distribution) == CPU.distribution for result in probed):
+        backends.add(CPU.name)
+    return backends
 
 
 def _library_folders(options: Options) -> dict[Path, str]:

@@ -65,7 +65,7 @@ def test_each_has_a_probe_of_its_own(driver, natives, probes):
     bad = libraries(registry)["ggml-bad"]
     assert (bad.outcome, bad.origin) == (Outcome.CRASHED, str(driver / "libggml-bad.so"))
     assert "SIGABRT" in bad.reason
-    again = load_all(paths=driver, timeout=11) if False else load_all(paths=driver, prefer="good")
+    again = load_all(paths=driver, prefer="good")
     assert names(again)[0] == "good:0"
 
 
@@ -74,6 +74,23 @@ def test_without_a_driver_it_says_which_plugin_drives_it(site, natives):
     verdict = libraries(load_all(paths=natives.folder))["ggml-strange"]
     assert verdict.outcome is Outcome.NOT_INSTALLED
     assert "pip install hotshoe-ggml-cpu" in verdict.hint
+
+
+def test_libraries_for_the_cpu_need_their_plugin(site, natives):
+    natives.variant("cpu-x64", 1)
+    verdict = libraries(load_all(paths=natives.folder))["ggml-cpu-x64"]
+    assert (verdict.outcome, verdict.hint) == (Outcome.NOT_INSTALLED, "pip install hotshoe-ggml-cpu")
+
+
+def test_if_the_plugin_for_the_cpu_is_broken_only_its_verdict_says_so(site, native_plugin, natives):
+    """Another plugin has libraries in the same folder, so that it is searched."""
+    natives.variant("cpu-x64", 1)
+    natives.variant("rpc", None)
+    native_plugin("rpc", drives=True)
+    site.install("hotshoe-ggml-cpu", "raise OSError('libhotshoe_kernels.so is damaged')")
+    registry = load_all(paths=natives.folder)
+    assert "ggml-cpu-x64" not in libraries(registry)
+    assert [v.candidate for v in registry.verdicts if "is damaged" in v.reason] == ["hotshoe-ggml-cpu"]
 
 
 @pytest.mark.parametrize(("file", "whose"), [("mlx", "hotshoe-mlx"), ("reference", "hotshoe's reference backend")])

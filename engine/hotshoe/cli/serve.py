@@ -119,10 +119,11 @@ def run(args: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    notes = []
     if limit := named.options.get("prefix_disk"):
         folder = named.options["prefix_folder"]
-        say(f"beginnings of texts are kept in {folder}, up to {format_bytes(limit)}; --prefix-disk 0 writes none")
-    return serve(front, args.host, args.port, say)
+        notes.append(f"beginnings of texts are kept in {folder}, up to {format_bytes(limit)}; --prefix-disk 0 writes none")
+    return serve(front, args.host, args.port, say, notes)
 
 
 class NamedModels:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -22,10 +22,11 @@ _SIZE_IN_MEMORY = 1.25  # of the size of a file: its cache and graphs
 _SECONDS_TO_FINISH = 30  # for texts that are being written when the server is stopped
 
 
-def serve(front: Front, host: str, port: int, say: Callable[[str], None]) -> int:
+def serve(front: Front, host: str, port: int, say: Callable[[str], None], notes: Sequence[str] = ()) -> int:
     """Listen at an address until SIGINT or SIGTERM; finish the texts that are being written. Returns 0.
 
-    port: 0 for a free one. say: is told each line about the start. Raises OptionError if the address cannot be used,
+    port: 0 for a free one. say: is told each line about the start. notes: lines that it is told when the models are
+    loaded. Raises OptionError if the address cannot be used,
     HotshoeError if a model cannot be loaded.
     """
     try:
@@ -34,11 +35,13 @@ def serve(front: Front, host: str, port: int, say: Callable[[str], None]) -> int
     except (OSError, OverflowError, UnicodeError) as error:
         raise OptionError(f"cannot listen at {host}:{port}: {error}", hint="choose another --host or --port") from error
     with listening, contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when all is finished
-        asyncio.run(_serve(front, listening, say))
+        asyncio.run(_serve(front, listening, say, notes))
     return 0
 
 
-async def _serve(front: Front, listening: socket.socket, say: Callable[[str], None]) -> None:
+async def _serve(
+    front: Front, listening: socket.socket, say: Callable[[str], None], notes: Sequence[str]
+) -> None:
     try:
         await load_first(front, say)
     except JobFailedError as error:
@@ -47,6 +50,8 @@ async def _serve(front: Front, listening: socket.socket, say: Callable[[str], No
     except BaseException:
         await front.stop()
         raise
+    for note in notes:
+        say(note)
     n_others = len(front.listed()) - len(front.first)
     if n_others:
         say(f"{n_others} models more are loaded when a request names them: hotshoe list, /v1/models")
