@@ -247,8 +247,9 @@ class LlamaCpp:
         for i in range(depth, depth + steps):
             self._step([row[i] for row in rows], i, True)
         seconds = clock() - start
-        for i in range(n):
-            self.l.llama_memory_seq_rm(self.memory, i, depth, -1)
+        removed = [self.l.llama_memory_seq_rm(self.memory, i, depth, -1) for i in range(n)]
+        if not all(removed):  # a recurrent state cannot be shortened
+            self.kept = (0, 0)
         return n * steps / seconds
 
     def write(self, depth: int, steps: int) -> Answer:

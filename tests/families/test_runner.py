@@ -38,7 +38,7 @@ def test_a_fork_goes_its_own_way(made: Made, main_device: str) -> None:
 
 
 def test_a_shared_beginning_is_not_computed_again(made: Made, main_device: str) -> None:
-    """In pieces of 8, as recurrent states are kept only at the end of a piece."""
+    """In pieces of at most 8, as recurrent states are kept only at the end of a piece. Pieces are about equal."""
     ids = made.ids
     other = [*ids[:12], *reversed(ids[12:])]
     with made.load(main_device, n_batch=8) as model:
@@ -48,9 +48,10 @@ def test_a_shared_beginning_is_not_computed_again(made: Made, main_device: str) 
             with model.sequence(text) as sequence:
                 made.near(sequence.append(), made.expected(text)[-1])
     assert n_cached[0] == 0
-    assert 8 <= n_cached[1] < len(ids)
+    piece = -(-len(ids) // -(-len(ids) // 8))
+    assert piece <= n_cached[1] < len(ids)
     has_window = "sliding_attention" in (getattr(made.config, "layer_types", None) or ())
-    assert (0 if has_window else 8) <= n_cached[2] <= 12
+    assert (0 if has_window else piece) <= n_cached[2] <= 12
 
 
 def test_a_truncated_text_goes_on(made: Made, main_device: str) -> None:

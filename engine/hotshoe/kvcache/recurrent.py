@@ -212,7 +212,8 @@ class StateView:
 
     def roll(self, name: str, x: Tensor) -> Tensor:
         before = self.read(name)
-        self.write(name, ops.concat(before, x, axis=1)[:, x.shape[1] :])
+        n, more = x.shape[1], x.shape[1] - before.shape[1]
+        self.write(name, x[:, more:] if more >= 0 else ops.concat(before[:, n:], x, axis=1))
         return before
 
     def require_written(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from hotshoe.kvcache.buckets import ROWS_PER_OCTAVE, round_down
+from hotshoe.kvcache.buckets import ROWS_PER_OCTAVE, round_down, round_up
 from hotshoe.runner.pace import STABLE_ROWS, Allowance
 
 __all__ = ["Chunk", "Limits", "Pending", "schedule"]
@@ -179,7 +179,8 @@ def _uniform_decoding(decoding: Sequence[P], limits: Limits) -> list[list[Chunk[
 def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[list[Chunk[P]]]:
     """Cut prompts into chunks of equal size: the first prompt sets the size, others with as many rows join it.
 
-    A chunk ends at the next checkpoint of its prompt, as the cache has the states at the ends of chunks only.
+    A chunk ends at the next checkpoint of its prompt, as the cache has the states at the ends of chunks only. After the
+    first chunk, what is left of a step is used only if it is enough for a whole piece.
     """
     graphs: list[list[Chunk[P]]] = []
     done = [0] * len(prompts)
@@ -187,8 +188,11 @@ def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[li
         waiting = [i for i, job in enumerate(prompts) if done[i] < job.n_pending]
         if not waiting:
             break
-        n = min(_to_checkpoint(prompts[waiting[0]], done[waiting[0]]), left, limits.n_ubatch)
-        n = round_down(n, limits.per_octave)
+        distance = _to_checkpoint(prompts[waiting[0]], done[waiting[0]])
+        most = min(left, limits.n_ubatch)
+        if graphs and most < min(distance, STABLE_ROWS):
+            break
+        n = _even_part(distance, most, limits.per_octave)
         graph: list[Chunk[P]] = []
         for i in waiting:
             if n <= _to_checkpoint(prompts[i], done[i]) and (len(graph) + 1) * n <= min(left, limits.n_ubatch):
@@ -197,6 +201,13 @@ def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[li
         graphs.append(graph)
         left -= len(graph) * n
     return graphs
+
+
+def _even_part(n: int, most: int, per_octave: int) -> int:
+    """Return the first of the fewest parts of ``n`` rows of which none has more than ``most``; they are about equal."""
+    size = -(-n // -(-n // most))
+    rounded = round_up(size, per_octave)
+    return round_down(size, per_octave) if rounded > min(n, most) else rounded
 
 
 def _to_checkpoint(job: Pending, done: int) -> int:

@@ -13,6 +13,7 @@ add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL
   native/hotshoe_quants_avx_vnni.c
   native/hotshoe_quants_dotprod.c
   native/hotshoe_quants_pack.c
+  native/hotshoe_recurrent.c
   native/hotshoe_schedule.c
   native/prefetch_choice.c)
 target_include_directories(hotshoe_kernels PRIVATE "${ggml_dir}/include")

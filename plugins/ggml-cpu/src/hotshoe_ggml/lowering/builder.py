@@ -248,6 +248,44 @@ class Builder:
         parts = [self.call("mul_mat_id", weight, row, column) for row, column in zip(rows, columns)]
         return functools.reduce(lambda joined, part: self.call("concat", joined, part, 1), parts)
 
+    def ssm_conv(self, x: Ptr, before: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
+        """The causal convolution of x (channels, t, n), after the steps ``before``. weight, bias: contiguous."""
+        steps = self.call("concat", self.cont(before), self.cont(x), 1)
+        y = self.call("ssm_conv", self.cont(self.swap(steps, 0, 1)), weight)
+        return y if bias is None else self.call("add", y, bias)
+
+    def gated_delta(
+        self, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr, *, scale: float, tiled: bool
+    ) -> Ptr:
+        """Core's ``gated_delta_rule``: its outputs, and then the new states, in one axis.
+
+        In ggml's order: q and k (dk, k_heads, t, n), v (dv, heads, t, n), g (1 or dk, heads, t, n) and beta
+        (1, heads, t, n), both contiguous, as the state is, (dk, dv, heads, n).
+        """
+        (dk, k_heads, t, n), (dv, heads) = k.ne, list(v.ne)[:2]
+        dim = max(dk, dv)
+        if k_heads != heads and not tiled:  # ggml repeats the keys in turns
+            q, k = (self._repeat_heads(x, heads // k_heads) for x in (q, k))
+        factor = scale * dim**0.5  # ggml divides by √dim
+        if factor != 1:
+            q = self.call("scale", self.cont(q), factor)
+        if dk != dv:  # ggml wants square states; elements of zeros change nothing
+            q, k, v = (self.call("pad", x, dim - x.ne[0], 0, 0, 0) for x in (q, k, v))
+            g = self.call("pad", g, dim - dk, 0, 0, 0) if g.ne[0] > 1 else g
+            state = self.call("pad", state, dim - dk, dim - dv, 0, 0)
+        result = self.call("gated_delta_net", q, k, v, g, beta, state, 1)
+        if dk == dv:
+            return result
+        n_rows, row = n * t * heads, 4 * dim
+        y = self.call("view_2d", result, dv, n_rows, row, 0)
+        new = self.call("view_3d", result, dk, dv, n * heads, row, dim * row, n_rows * row)
+        return self.call("concat", self.reshape(y, (n_rows * dv,)), self.reshape(new, (n * heads * dv * dk,)), 0)
+
+    def _repeat_heads(self, x: Ptr, times: int) -> Ptr:
+        dim, heads, t, n = x.ne
+        separate = self.reshape(x, (n * t, heads, 1, dim))
+        return self.reshape(self.repeat(separate, [dim, times, heads, n * t]), (n, t, heads * times, dim))
+
     def softmax(self, x: Ptr, mask: Ptr | None, scale: float) -> Ptr:
         """softmax(x * scale + mask) over rows. x is contiguous."""
         if mask is None:

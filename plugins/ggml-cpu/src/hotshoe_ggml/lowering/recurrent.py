@@ -32,9 +32,8 @@ def _plain(b: Builder, x: Ptr) -> Ptr:
 
 @lowers("ssm_conv")
 def _ssm_conv(b: Builder, node: Tensor, x: Ptr, state: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
-    steps = b.call("concat", _plain(b, state), _plain(b, x), 1)  # (n_seqs, kernel - 1 + t, channels)
-    y = b.call("ssm_conv", b.cont(b.swap(steps, 0, 1)), _plain(b, weight))
-    return y if bias is None else b.call("add", y, _plain(b, bias))
+    bias = bias if bias is None else _plain(b, bias)
+    return b.ssm_conv(b.rows(b.f32(x)), b.rows(b.f32(state)), _plain(b, weight), bias)
 
 
 _LIFT = 2.0**40
@@ -76,35 +75,13 @@ def _is_square(node: Tensor) -> bool:
 
 @lowers("gated_delta_rule", nodes=_nodes)
 def _gated_delta_rule(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr) -> Ptr:
-    (n, t, heads, dv), (k_heads, dk) = _shape(node, 2), _shape(node, 1)[2:]
-    dim = max(dk, dv)
+    n, t, heads, _ = _shape(node, 2)
+    g_size = _shape(node, 3)[3] if len(_shape(node, 3)) == 4 else 1
     q, k, v = (b.rows(b.f32(x)) for x in (q, k, v))
-    state = _plain(b, state)
-    if k_heads != heads and not node.attrs["tiled"]:  # ggml repeats the keys in turns
-        q, k = (_repeat_heads(b, x, (n, t, k_heads, dk), heads // k_heads) for x in (q, k))
-    factor = node.attrs["scale"] * dim**0.5  # ggml divides by √dim
-    if factor != 1:
-        q = b.call("scale", b.cont(q), factor)
-    per_element = len(_shape(node, 3)) == 4
-    g = b.reshape(_plain(b, g), (n, t, heads, dk if per_element else 1))
+    g = b.reshape(_plain(b, g), (n, t, heads, g_size))
     beta = b.reshape(_plain(b, beta), (n, t, heads, 1))
-    if dk != dv:  # ggml wants square states; elements of zeros change nothing
-        q, k, v = (b.call("pad", x, dim - x.ne[0], 0, 0, 0) for x in (q, k, v))
-        g = b.call("pad", g, dim - dk, 0, 0, 0) if per_element else g
-        state = b.call("pad", state, dim - dk, dim - dv, 0, 0)
-    result = b.call("gated_delta_net", q, k, v, g, beta, state, 1)
-    if dk == dv:
-        return b.reshape(result, node.shape)
-    n_rows, row = n * t * heads, 4 * dim
-    y = b.call("view_2d", result, dv, n_rows, row, 0)
-    new = b.call("view_3d", result, dk, dv, n * heads, row, dim * row, n_rows * row)
-    return b.call("concat", b.reshape(y, (n_rows * dv,)), b.reshape(new, (n * heads * dv * dk,)), 0)
-
-
-def _repeat_heads(b: Builder, x: Ptr, shape: tuple[int, int, int, int], times: int) -> Ptr:
-    n, t, heads, dim = shape
-    separate = b.reshape(b.f32(x), (n * t, heads, 1, dim))
-    return b.reshape(b.repeat(separate, [dim, times, heads, n * t]), (n, t, heads * times, dim))
+    y = b.gated_delta(q, k, v, g, beta, _plain(b, state), scale=node.attrs["scale"], tiled=node.attrs["tiled"])
+    return b.reshape(y, node.shape)
 
 
 def _steps(b: Builder, node: Tensor, *series: Ptr) -> list[Ptr]:

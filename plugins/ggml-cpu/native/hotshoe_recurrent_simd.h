@@ -1,0 +1,102 @@
+/* The gated delta rule for one instruction set. hotshoe_recurrent.c includes it once for each set, with these macros
+ * defined:
+ *   VL      floats of a vector
+ *   ROWS    rows of a state that are computed at once
+ *   TARGET  the function attribute that allows the instructions
+ *   SUFFIX  of the set: NAME(x) is x with this suffix
+ *   SUM(v)  the sum of a vector's lanes
+ * Vectors are the compiler's own (vector_size), so each operation below is one instruction of the set. */
+
+#if VL > 1
+typedef float NAME(vf) __attribute__((vector_size(VL * 4)));
+#else
+typedef float NAME(vf);
+#endif
+#define vf NAME(vf)
+#define FN TARGET ALWAYS_INLINE
+
+FN vf NAME(load)(const float * p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+FN void NAME(store)(float * p, vf v) { memcpy(p, &v, sizeof v); }
+
+/* Goes through the tokens with `rows` rows of a state from `row` on. With AVX-512 they stay in registers meanwhile: a
+ * row is 4 or 8 vectors. `length` and `rows` are constants after inlining, and `each` is. */
+FN void NAME(advance)(const struct head * h, const struct tokens * tokens, int64_t row, const int rows,
+                      const int length, const int each) {
+    vf s[ROWS][MAX_KEY / VL];
+    float * const state = h->state + row * length;
+    const float * const old = tokens->first == 0 ? h->old + row * h->old_step : state;
+    const int64_t old_step = tokens->first == 0 ? h->old_step : length;
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int c = 0; c < length / VL; ++c) { s[r][c] = NAME(load)(old + r * old_step + c * VL); }
+    }
+    for (int64_t i = 0; i < tokens->n; ++i) {
+        const int64_t token = tokens->first + i;
+        const float * const k = h->k + token * h->key_step;
+        const float * const q = h->q + token * h->query_step;
+        const float * const v = h->v + token * h->value_step + row;
+        const float * const decay = tokens->decay + (each ? i * length : i);
+        float * const y = h->y + token * h->y_step + row;
+        float error[ROWS];
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
+            vf sums[2] = {{0}, {0}};
+            UNROLL_FOR(int c = 0; c < length / VL; ++c) {
+                if (each) {
+                    s[r][c] *= NAME(load)(decay + c * VL);
+                }
+                sums[c % 2] += s[r][c] * NAME(load)(k + c * VL);
+            }
+            const float known = SUM(sums[0] + sums[1]);
+            error[r] = tokens->beta[i] * (v[r] - (each ? known : decay[0] * known));
+        }
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
+            vf sums[2] = {{0}, {0}};
+            UNROLL_FOR(int c = 0; c < length / VL; ++c) {
+                const vf kept = each ? s[r][c] : s[r][c] * decay[0];
+                s[r][c] = kept + NAME(load)(k + c * VL) * error[r];
+                sums[c % 2] += s[r][c] * NAME(load)(q + c * VL);
+            }
+            y[r] = h->scale * SUM(sums[0] + sums[1]);
+        }
+    }
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int c = 0; c < length / VL; ++c) { NAME(store)(state + r * length + c * VL, s[r][c]); }
+    }
+}
+
+FN void NAME(all_rows)(const struct head * h, const struct tokens * tokens, int64_t first, int64_t last,
+                       const int length, const int each) {
+    int64_t row = first;
+    for (; row + ROWS <= last; row += ROWS) {
+        NAME(advance)(h, tokens, row, ROWS, length, each);
+    }
+    for (; row < last; ++row) {
+        NAME(advance)(h, tokens, row, 1, length, each);
+    }
+}
+
+TARGET static void NAME(delta)(const struct head * h, const struct tokens * tokens, int64_t first, int64_t last) {
+    if (h->length == MAX_KEY) {
+        if (h->each) {
+            NAME(all_rows)(h, tokens, first, last, MAX_KEY, 1);
+        } else {
+            NAME(all_rows)(h, tokens, first, last, MAX_KEY, 0);
+        }
+    } else if (h->each) {
+        NAME(all_rows)(h, tokens, first, last, MAX_KEY / 2, 1);
+    } else {
+        NAME(all_rows)(h, tokens, first, last, MAX_KEY / 2, 0);
+    }
+}
+
+#undef vf
+#undef FN
+#undef VL
+#undef ROWS
+#undef TARGET
+#undef SUFFIX
+#undef SUM
