@@ -42,7 +42,7 @@ def delta_rule(
     q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array, scale: float, tiled: bool
 ) -> tuple[Array, Array]:
     """The formula of ``ops.gated_delta_rule``, token by token in double precision."""
-    (n, t, heads, dv), (k_heads, dk) = v.shape, k.shape[2:]
+    (n, t, heads, dv), k_heads = v.shape, k.shape[2]
     which = [h % k_heads if tiled else h * k_heads // heads for h in range(heads)]
     q, k = (x[:, :, which].astype(np.float64) for x in (q, k))
     decay = np.exp(g.astype(np.float64)).reshape(n, t, heads, 1, -1)

@@ -121,8 +121,8 @@ def run(args: argparse.Namespace) -> int:
 
     notes = []
     if limit := named.options.get("prefix_disk"):
-        folder = named.options["prefix_folder"]
-        notes.append(f"beginnings of texts are kept in {folder}, up to {format_bytes(limit)}; --prefix-disk 0 writes none")
+        kept = f"kept in {named.options['prefix_folder']}, up to {format_bytes(limit)}"
+        notes.append(f"beginnings of texts are {kept}; --prefix-disk 0 writes none")
     return serve(front, args.host, args.port, say, notes)
 
 

@@ -39,9 +39,7 @@ def serve(front: Front, host: str, port: int, say: Callable[[str], None], notes:
     return 0
 
 
-async def _serve(
-    front: Front, listening: socket.socket, say: Callable[[str], None], notes: Sequence[str]
-) -> None:
+async def _serve(front: Front, listening: socket.socket, say: Callable[[str], None], notes: Sequence[str]) -> None:
     try:
         await load_first(front, say)
     except JobFailedError as error:

@@ -45,21 +45,21 @@ ALWAYS_INLINE void sum(float * y, const float * const * x, const struct piece * 
 }
 
 /* Nearly all kernels have 4 elements: with a constant, the compiler vectorises the loops over channels. */
-#define CONVOLVE(isa, target)                                                                                  \
-    target static void transpose_##isa(struct piece * piece, const float * weight, int taps) {                 \
-        if (taps == 4) {                                                                                       \
-            transpose(piece, weight, 4);                                                                       \
-        } else {                                                                                               \
-            transpose(piece, weight, taps);                                                                    \
-        }                                                                                                      \
-    }                                                                                                          \
-    target static void sum_##isa(float * y, const float * const * x, const struct piece * piece, int taps) {   \
-        if (taps == 4) {                                                                                       \
-            sum(y, x, piece, 4);                                                                               \
-        } else {                                                                                               \
-            sum(y, x, piece, taps);                                                                            \
-        }                                                                                                      \
-    }                                                                                                          \
+#define CONVOLVE(isa, target)                                                                                \
+    target static void transpose_##isa(struct piece * piece, const float * weight, int taps) {               \
+        if (taps == 4) {                                                                                     \
+            transpose(piece, weight, 4);                                                                     \
+        } else {                                                                                             \
+            transpose(piece, weight, taps);                                                                  \
+        }                                                                                                    \
+    }                                                                                                        \
+    target static void sum_##isa(float * y, const float * const * x, const struct piece * piece, int taps) { \
+        if (taps == 4) {                                                                                     \
+            sum(y, x, piece, 4);                                                                             \
+        } else {                                                                                             \
+            sum(y, x, piece, taps);                                                                          \
+        }                                                                                                    \
+    }                                                                                                        \
     static const struct convolution convolution_##isa = {transpose_##isa, sum_##isa};
 
 struct convolution {
@@ -115,8 +115,8 @@ void hotshoe_ssm_conv(struct ggml_tensor * dst, int ith, int nth, void * userdat
 
 enum {
     MAX_KEY = 128,
-    TOKENS = 32,     /* gone through at once: their keys and queries stay in the first cache */
-    ITEM_ROWS = 32,  /* rows of a state that are one work item */
+    TOKENS = 32,    /* gone through at once: their keys and queries stay in the first cache */
+    ITEM_ROWS = 32, /* rows of a state that are one work item */
 };
 
 /* One head of one sequence. The steps are in floats, from one token to the next. */
@@ -207,7 +207,8 @@ void hotshoe_gated_delta(struct ggml_tensor * dst, int ith, int nth, void * user
     share(heads * v->ne[3] * blocks, ith, nth, &item, &last);
     for (; item < last; ++item) {
         const int64_t row = item % blocks * ITEM_ROWS, head = item / blocks % heads, sequence = item / blocks / heads;
-        const int64_t end = min64(row + ITEM_ROWS, dv), key_head = params->tiled ? head % k_heads : head * k_heads / heads;
+        const int64_t end = min64(row + ITEM_ROWS, dv),
+                      key_head = params->tiled ? head % k_heads : head * k_heads / heads;
         float * const all_y = (float *) dst->data;
         struct head h = {.length = (int) dk, .each = g->ne[0] > 1, .scale = params->scale, .y_step = heads * dv};
         h.q = at(q, key_head, sequence, &h.query_step);

@@ -32,7 +32,9 @@ FN void NAME(advance)(const struct head * h, const struct tokens * tokens, int64
     const float * const old = tokens->first == 0 ? h->old + row * h->old_step : state;
     const int64_t old_step = tokens->first == 0 ? h->old_step : length;
     UNROLL_FOR(int r = 0; r < rows; ++r) {
-        UNROLL_FOR(int c = 0; c < length / VL; ++c) { s[r][c] = NAME(load)(old + r * old_step + c * VL); }
+        UNROLL_FOR(int c = 0; c < length / VL; ++c) {
+            s[r][c] = NAME(load)(old + r * old_step + c * VL);
+        }
     }
     for (int64_t i = 0; i < tokens->n; ++i) {
         const int64_t token = tokens->first + i;
@@ -64,7 +66,9 @@ FN void NAME(advance)(const struct head * h, const struct tokens * tokens, int64
         }
     }
     UNROLL_FOR(int r = 0; r < rows; ++r) {
-        UNROLL_FOR(int c = 0; c < length / VL; ++c) { NAME(store)(state + r * length + c * VL, s[r][c]); }
+        UNROLL_FOR(int c = 0; c < length / VL; ++c) {
+            NAME(store)(state + r * length + c * VL, s[r][c]);
+        }
     }
 }
 

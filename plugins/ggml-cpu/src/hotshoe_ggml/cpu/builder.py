@@ -269,9 +269,7 @@ class CpuBuilder(Builder):
         args = [x, before, weight] if bias is None else [x, before, weight, bias]
         return self._kernel("hotshoe_ssm_conv", list(x.ne), args, ffi.NULL)
 
-    def gated_delta(
-        self, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr, *, scale: float, tiled: bool
-    ) -> Ptr:
+    def gated_delta(self, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr, *, scale: float, tiled: bool) -> Ptr:
         if k.ne[0] not in _DELTA_KEYS:
             return super().gated_delta(q, k, v, g, beta, state, scale=scale, tiled=tiled)
         dv, heads, t, n = v.ne

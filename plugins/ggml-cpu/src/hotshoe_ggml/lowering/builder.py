@@ -254,9 +254,7 @@ class Builder:
         y = self.call("ssm_conv", self.cont(self.swap(steps, 0, 1)), weight)
         return y if bias is None else self.call("add", y, bias)
 
-    def gated_delta(
-        self, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr, *, scale: float, tiled: bool
-    ) -> Ptr:
+    def gated_delta(self, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr, *, scale: float, tiled: bool) -> Ptr:
         """Core's ``gated_delta_rule``: its outputs, and then the new states, in one axis.
 
         In ggml's order: q and k (dk, k_heads, t, n), v (dv, heads, t, n), g (1 or dk, heads, t, n) and beta
