@@ -2,12 +2,13 @@
 
     python benchmarks/synthetic.py OUT.gguf [--shape 0.5b] [--dtype q4_0] [--layers N]
 
-shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 3b (Llama-3.2-3B), 8b (Llama-3.1-8B), qwen3.5 (Qwen3.5-2B: gated delta
-nets, and attention in every fourth layer) or mamba2 (mamba2-1.3b). Of mixtures only some layers are made, so that they
-fit into the memory of a small machine: moe (Qwen3-30B-A3B: 128 experts, 8 for each token; 8 of 48 layers), moe64 (64
-experts of 1,024, 8 for each token, as in OLMoE-1B-7B, with Qwen3's attention; 8 of 16), gpt-oss (gpt-oss-20b: 32
-experts, 4 for each token; 4 of 24) and qwen3.5moe (Qwen3.5-35B-A3B: 256 experts, 8 for each token; 4 of 40). The rows
-of 0.5b have 896 elements: no multiple of 256, so most of its "q4_k_m" has other types, as in the real file.
+shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 3b (Llama-3.2-3B), 8b (Llama-3.1-8B), mamba2 (mamba2-1.3b) or qwen3.5
+(Qwen 3.5 with 2 billion parameters, not the sizes of a published file: gated delta nets, and attention in every fourth
+layer). Of mixtures only some layers are made, so that they fit into the memory of a small machine: moe (Qwen3-30B-A3B:
+128 experts, 8 for each token; 8 of 48 layers), moe64 (64 experts of 1,024, 8 for each token, as in OLMoE-1B-7B, with
+Qwen3's attention; 8 of 16), gpt-oss (gpt-oss-20b: 32 experts, 4 for each token; 4 of 24) and qwen3.5moe
+(Qwen3.5-35B-A3B: 256 experts, 8 for each token; 4 of 40). The rows of 0.5b have 896 elements: no multiple of 256, so
+most of its "q4_k_m" has other types, as in the real file.
 
 dtype: f16, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k, iq4_xs or mxfp4 (experts; the rest has Q8_0). Each tensor has the
 type that llama.cpp's quantizer gives it in a file of this kind. Blocks are random bits; their scales give values a mean

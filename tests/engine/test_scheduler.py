@@ -230,3 +230,21 @@ def test_buckets(per_octave: int) -> None:
     if per_octave in (1, 2, 16):  # docs/backends.md and CacheConfig
         assert len({round_up(n, per_octave) for n in range(1, 513)}) == {1: 10, 2: 18, 16: 96}[per_octave]
     assert round_up(0, per_octave) == 0
+
+
+@pytest.mark.parametrize(
+    ("n_pending", "checkpoint", "most", "expected"),
+    [
+        (100, None, 216, [100]),
+        (256, None, 140, [128]),  # not 136, and 120 in the next step
+        (512, None, 200, [176]),
+        (384, 128, 136, [128]),  # 8 rows of the step are left: too few for another piece
+        (384, 128, 200, [128, 64]),
+    ],
+)
+def test_uniform_prompts_are_cut_into_even_parts_without_slivers(
+    n_pending: int, checkpoint: int | None, most: int, expected: list[int]
+) -> None:
+    job = Job(0, n_pending, 0, checkpoints=() if checkpoint is None else (checkpoint,))
+    graphs = schedule([job], Limits(2048, 512, uniform=True), 0, Allowance(most, 1.0, 0.0, 64))
+    assert [chunk.n for graph in graphs for chunk in graph] == expected

@@ -26,7 +26,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 
 def computed(backend: Backend, op: str, arrays: list[Array], **attrs: Any) -> tuple[Array, ...]:
-    """The results of an op whose operands are every second column of their inputs, so that no row follows the other."""
+    """The results of an op whose operands have gaps between their rows, in which NaN stands."""
     with backend.new_context() as ctx:
         inputs = [ctx.input(str(i), (*a.shape[:-1], 2 * a.shape[-1])) for i, a in enumerate(arrays)]
         operands = [x[..., : a.shape[-1]] for x, a in zip(inputs, arrays, strict=True)]

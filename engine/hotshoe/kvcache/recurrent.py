@@ -212,8 +212,8 @@ class StateView:
 
     def roll(self, name: str, x: Tensor) -> Tensor:
         before = self.read(name)
-        n, more = x.shape[1], x.shape[1] - before.shape[1]
-        self.write(name, x[:, more:] if more >= 0 else ops.concat(before[:, n:], x, axis=1))
+        n, n_kept = x.shape[1], before.shape[1]
+        self.write(name, x[:, n - n_kept :] if n >= n_kept else ops.concat(before[:, n:], x, axis=1))
         return before
 
     def require_written(self) -> None:

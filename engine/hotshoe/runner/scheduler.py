@@ -195,7 +195,7 @@ def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[li
         n = _even_part(distance, most, limits.per_octave)
         graph: list[Chunk[P]] = []
         for i in waiting:
-            if n <= _to_checkpoint(prompts[i], done[i]) and (len(graph) + 1) * n <= min(left, limits.n_ubatch):
+            if n <= _to_checkpoint(prompts[i], done[i]) and (len(graph) + 1) * n <= most:
                 graph.append(_chunk(prompts[i], done[i], n))
                 done[i] += n
         graphs.append(graph)

@@ -22,12 +22,11 @@ _SIZE_IN_MEMORY = 1.25  # of the size of a file: its cache and graphs
 _SECONDS_TO_FINISH = 30  # for texts that are being written when the server is stopped
 
 
-def serve(front: Front, host: str, port: int, say: Callable[[str], None], notes: Sequence[str] = ()) -> int:
+def serve(front: Front, host: str, port: int, say: Callable[[str], None], notes: Sequence[str]) -> int:
     """Listen at an address until SIGINT or SIGTERM; finish the texts that are being written. Returns 0.
 
-    port: 0 for a free one. say: is told each line about the start. notes: lines that it is told when the models are
-    loaded. Raises OptionError if the address cannot be used,
-    HotshoeError if a model cannot be loaded.
+    port: 0 for a free one. say: is told each line about the start, and ``notes`` when the models are loaded.
+    Raises OptionError if the address cannot be used, HotshoeError if a model cannot be loaded.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

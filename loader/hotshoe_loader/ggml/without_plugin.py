@@ -103,7 +103,10 @@ def jobs_without_plugin(
 
 
 def _vet(backend: str, libraries: Sequence[LibraryCandidate], policy: Policy) -> None:
-    """Raise Rejected if no device may have the libraries' name, or if none of them is on the allow list."""
+    """Raise Rejected if no device may have the libraries' name, or if none of them is on the allow list.
+
+    Libraries for the CPU come here only if their plugin is not installed.
+    """
     if backend == CPU.name:
         raise Rejected(Outcome.NOT_INSTALLED, f"only {CPU.distribution} drives ggml's CPU libraries", CPU.install)
     rename = "give the file another name, such as libggml-opencl.so"

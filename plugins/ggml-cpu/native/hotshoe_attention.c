@@ -9,6 +9,7 @@
 #include "hotshoe_attention.h"
 
 #include "hotshoe_attention_job.h"
+#include "vector_sets.h"
 
 /* The kernels of one instruction set, and the rows of a tile and the columns of a panel that they have. */
 struct kernels {
@@ -17,10 +18,6 @@ struct kernels {
     void (*rms_row)(float *, const float *, const float *, int64_t, float);
     int rows, panel;
 };
-
-#define GLUE_(a, b) a##_##b
-#define GLUE(a, b) GLUE_(a, b)
-#define NAME(x) GLUE(x, SUFFIX)
 
 #if defined(_MSC_VER) && !defined(__clang__)
 #define SUFFIX generic
@@ -84,12 +81,6 @@ ALWAYS_INLINE v4 load_first4(const float * p, int64_t n, float fill) {
 
 #if defined(HOTSHOE_X86)
 #include "cached_rows.h"
-
-AVX2 ALWAYS_INLINE float sum8(__m256 v) {
-    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
-}
 
 AVX2 ALWAYS_INLINE void sum_four(float * to, __m256 a, __m256 b, __m256 c, __m256 d, float factor) {
     const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));

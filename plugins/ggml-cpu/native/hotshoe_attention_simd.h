@@ -15,24 +15,7 @@
 
 #define W (2 * VL) /* columns of a panel: a tile computes them at once */
 
-#if VL > 1
-typedef float NAME(vf) __attribute__((vector_size(VL * 4)));
-typedef int32_t NAME(vi) __attribute__((vector_size(VL * 4)));
-#else
-typedef float NAME(vf);
-typedef int32_t NAME(vi);
-#endif
-#define vf NAME(vf)
-#define vi NAME(vi)
-#define FN TARGET ALWAYS_INLINE
-
-FN vf NAME(load)(const float * p) {
-    vf v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-FN void NAME(store)(float * p, vf v) { memcpy(p, &v, sizeof v); }
+#include "vectors.h"
 
 FN vf NAME(splat)(float x) { return x - (vf) {0}; }
 

@@ -12,18 +12,18 @@
 
 #include "isa.h"
 #include "tensor_rows.h"
+#include "vector_sets.h"
 
 /* --- the convolution ------------------------------------------------------------------------------- */
 
 enum {
     CHANNELS = 256, /* of a piece: their weights are transposed once for all its tokens */
-    MAX_TAPS = 8,   /* the elements of a kernel */
 };
 
 /* A piece of some channels: their weights, row i for the elements i of all kernels, and the last row for the bias. */
 struct piece {
     int64_t n;
-    float rows[MAX_TAPS + 1][CHANNELS];
+    float rows[HOTSHOE_MAX_TAPS + 1][CHANNELS];
 };
 
 ALWAYS_INLINE void transpose(struct piece * piece, const float * weight, const int taps) {
@@ -36,7 +36,7 @@ ALWAYS_INLINE void transpose(struct piece * piece, const float * weight, const i
 
 ALWAYS_INLINE void sum(float * y, const float * const * x, const struct piece * piece, const int taps) {
     for (int64_t c = 0; c < piece->n; ++c) {
-        float sum = piece->rows[MAX_TAPS][c];
+        float sum = piece->rows[HOTSHOE_MAX_TAPS][c];
         for (int i = 0; i < taps; ++i) {
             sum += piece->rows[i][c] * x[i][c];
         }
@@ -95,11 +95,11 @@ void hotshoe_ssm_conv(struct ggml_tensor * dst, int ith, int nth, void * userdat
         piece.n = min64(CHANNELS, part.last_column - from);
         convolution->transpose(&piece, (const float *) weight->data + from * taps, taps);
         if (bias != NULL) {
-            memcpy(piece.rows[MAX_TAPS], (const float *) bias->data + from, piece.n * sizeof(float));
+            memcpy(piece.rows[HOTSHOE_MAX_TAPS], (const float *) bias->data + from, piece.n * sizeof(float));
         }
         for (int64_t row = 0; row < t * dst->ne[2]; ++row) {
             const int64_t token = row % t, sequence = row / t;
-            const float * steps[MAX_TAPS];
+            const float * steps[HOTSHOE_MAX_TAPS];
             for (int i = 0; i < taps; ++i) {
                 const int64_t step = token + i - (taps - 1); /* below 0: before x */
                 const struct ggml_tensor * const of = step < 0 ? before : x;
@@ -121,9 +121,10 @@ enum {
 
 /* One head of one sequence. The steps are in floats, from one token to the next. */
 struct head {
-    const float *q, *k, *v, *old; /* old: the state before the first token */
+    const float *q, *k, *v;
+    const float * old; /* the state before the first token */
+    int64_t old_step;  /* from one of its rows to the next */
     float *y, *state;
-    int64_t old_step; /* from one row of it to the next */
     int64_t query_step, key_step, value_step, y_step;
     int length; /* of a key: MAX_KEY or half of it */
     int each;   /* whether each element of a key has its own decay */
@@ -136,10 +137,6 @@ struct tokens {
     float beta[TOKENS];
     float decay[TOKENS * MAX_KEY]; /* exp(g): one for each token, or one for each element of its key */
 };
-
-#define GLUE_(a, b) a##_##b
-#define GLUE(a, b) GLUE_(a, b)
-#define NAME(x) GLUE(x, SUFFIX)
 
 #define SUFFIX generic
 #define ROWS 4
@@ -154,14 +151,6 @@ struct tokens {
 #include "hotshoe_recurrent_simd.h"
 
 #if defined(HOTSHOE_X86)
-#include <immintrin.h>
-
-AVX2 ALWAYS_INLINE float sum8(__m256 v) {
-    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
-}
-
 #define SUFFIX avx2
 #define VL 8
 #define ROWS 4
@@ -207,8 +196,8 @@ void hotshoe_gated_delta(struct ggml_tensor * dst, int ith, int nth, void * user
     share(heads * v->ne[3] * blocks, ith, nth, &item, &last);
     for (; item < last; ++item) {
         const int64_t row = item % blocks * ITEM_ROWS, head = item / blocks % heads, sequence = item / blocks / heads;
-        const int64_t end = min64(row + ITEM_ROWS, dv),
-                      key_head = params->tiled ? head % k_heads : head * k_heads / heads;
+        const int64_t end = min64(row + ITEM_ROWS, dv);
+        const int64_t key_head = params->tiled ? head % k_heads : head * k_heads / heads;
         float * const all_y = (float *) dst->data;
         struct head h = {.length = (int) dk, .each = g->ne[0] > 1, .scale = params->scale, .y_step = heads * dv};
         h.q = at(q, key_head, sequence, &h.query_step);

@@ -5,6 +5,9 @@
 
 #include "hotshoe_kernels.h"
 
+/* The most elements of a kernel of hotshoe_ssm_conv. */
+enum { HOTSHOE_MAX_TAPS = 8 };
+
 /* dst [channels, t, n] = the causal convolution over time of src[0], x [channels, t, n]. src[1]: the steps before x
  * [channels, kernel - 1, n]. src[2]: the weight [kernel, channels], contiguous. src[3], or NULL: the bias [channels].
  * ggml's op wants x and what was before it in one tensor, and transposed: making that takes longer than the op. */

@@ -7,21 +7,7 @@
  *   SUM(v)  the sum of a vector's lanes
  * Vectors are the compiler's own (vector_size), so each operation below is one instruction of the set. */
 
-#if VL > 1
-typedef float NAME(vf) __attribute__((vector_size(VL * 4)));
-#else
-typedef float NAME(vf);
-#endif
-#define vf NAME(vf)
-#define FN TARGET ALWAYS_INLINE
-
-FN vf NAME(load)(const float * p) {
-    vf v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-FN void NAME(store)(float * p, vf v) { memcpy(p, &v, sizeof v); }
+#include "vectors.h"
 
 /* Goes through the tokens with `rows` rows of a state from `row` on. With AVX-512 they stay in registers meanwhile: a
  * row is 4 or 8 vectors. `length` and `rows` are constants after inlining, and `each` is. */
@@ -98,6 +84,7 @@ TARGET static void NAME(delta)(const struct head * h, const struct tokens * toke
 }
 
 #undef vf
+#undef vi
 #undef FN
 #undef VL
 #undef ROWS

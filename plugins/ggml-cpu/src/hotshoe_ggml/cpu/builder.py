@@ -35,7 +35,6 @@ _MAX_DIM = 576
 _MIN_WORK_ITEMS = 4  # for each thread. With this many, all threads finish at about the same time.
 _MIN_QUERIES_IN_TILES = 64  # with this many queries, the kernel takes several queries as one work item
 _MIN_KEYS = 256  # in each split. Merging the splits costs a barrier, which is not worth it for fewer.
-_MAX_TAPS = 8  # of a kernel of hotshoe_ssm_conv
 _DELTA_KEYS = (64, 128)  # sizes of keys in hotshoe_gated_delta
 _MAX_FEW_ROWS = 4  # of x in hotshoe_few_rows, which reads all of the other operand once for each row
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
@@ -264,7 +263,7 @@ class CpuBuilder(Builder):
     # Recurrent layers
 
     def ssm_conv(self, x: Ptr, before: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
-        if weight.ne[0] > _MAX_TAPS:
+        if weight.ne[0] > kernels().HOTSHOE_MAX_TAPS:
             return super().ssm_conv(x, before, weight, bias)
         args = [x, before, weight] if bias is None else [x, before, weight, bias]
         return self._kernel("hotshoe_ssm_conv", list(x.ne), args, ffi.NULL)
