@@ -410,14 +410,14 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor:
         """Basic NumPy indexing: integers, slices with positive steps, ``...`` and None. Raises ShapeError."""
-        slices, shape = normalise(self.shape, key, repr(self))
+        slices, shape = normalise(self.shape, key, self)
         whole = all(s == (0, size, 1) for s, size in zip(slices, self.shape))
         cut = self if whole else TABLE["slice"](self, slices=slices)
         return cut if cut.shape == shape else cut.reshape(*shape)
 
     def set(self, key: Any, values: Tensor | float) -> Tensor:
         """A copy of this tensor with ``self[key] = values``; the values broadcast to the part that ``key`` selects."""
-        slices, shape = normalise(self.shape, key, repr(self))
+        slices, shape = normalise(self.shape, key, self)
         new = _like(self, values)
         new = new if new.shape == shape else TABLE["expand"](new, shape=shape)
         sizes = tuple(s.size for s in slices)

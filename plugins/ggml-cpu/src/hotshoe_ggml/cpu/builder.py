@@ -98,10 +98,9 @@ class CpuBuilder(Builder):
         """Whether our kernels, not ggml's, compute this ``linear`` or ``linear_experts``."""
         if isinstance(_layout(node), PackedWeight):
             return True
-        n_rows = node.size // node.shape[-1]
-        return (
-            self._multiplies_stored and is_mine(node) and multiplies_stored(operands(node)[1], n_rows, bf16=self.bf16)
-        )
+        if not self._multiplies_stored or not is_mine(node):
+            return False
+        return multiplies_stored(operands(node)[1], node.size // node.shape[-1], bf16=self.bf16)
 
     def _pattern(self, node: Tensor, pattern: Pattern, read_operand: ReadOperand) -> Ptr:
         """Make the ggml node of a whole pattern. node: the last node of the pattern."""

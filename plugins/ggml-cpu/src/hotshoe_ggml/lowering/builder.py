@@ -101,9 +101,10 @@ class Builder:
         return self.call("view_4d", x, ne0, ne1, ne2, ne3, usual1, usual2, usual3, 0)
 
     def _usual_strides(self, x: Ptr) -> bool:
-        row = self.g.ggml_row_size(x.type, x.ne[0])
-        usual = [self.g.ggml_type_size(x.type), row, row * x.ne[1], row * x.ne[1] * x.ne[2]]
-        return list(x.nb) == usual
+        ne0, ne1, ne2, _ = x.ne
+        nb0, nb1, nb2, nb3 = x.nb
+        row = self.g.ggml_row_size(x.type, ne0)
+        return nb1 == row and nb2 == row * ne1 and nb3 == nb2 * ne2 and nb0 == self.g.ggml_type_size(x.type)
 
     def f32(self, x: Ptr) -> Ptr:
         return x if x.type == F32.id else self.call("cast", x, F32.id)
@@ -112,7 +113,7 @@ class Builder:
         ne = extents(shape)
         if list(x.ne) == ne:
             return x
-        return self.call("reshape_4d", self.cont(x), *ne)
+        return self.call("reshape_4d", x if self.g.ggml_is_contiguous(x) else self.call("cont", x), *ne)
 
     def swap(self, x: Ptr, a: int, b: int) -> Ptr:
         """A view of ``x`` with two of ggml's axes exchanged."""
