@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.cpu.fusion import Pattern, find_patterns, operands
+from hotshoe_ggml.cpu.kept_states import KEYS, KeptState, find_kept_states
 from hotshoe_ggml.cpu.packed import (
     DenseWeight,
     PackedFormat,
@@ -23,6 +24,7 @@ from hotshoe_ggml.cpu.packed import (
     multiplies_stored,
 )
 from hotshoe_ggml.lowering.builder import Builder, Fusion, Ptr, ReadOperand
+from hotshoe_ggml.lowering.table import LOWERINGS
 from hotshoe_ggml.memory.layouts import Layout
 from hotshoe_ggml.native import ffi, kernels
 
@@ -35,7 +37,6 @@ _MAX_DIM = 576
 _MIN_WORK_ITEMS = 4  # for each thread. With this many, all threads finish at about the same time.
 _MIN_QUERIES_IN_TILES = 64  # with this many queries, the kernel takes several queries as one work item
 _MIN_KEYS = 256  # in each split. Merging the splits costs a barrier, which is not worth it for fewer.
-_DELTA_KEYS = (64, 128)  # sizes of keys in hotshoe_gated_delta
 _MAX_FEW_ROWS = 4  # of x in hotshoe_few_rows, which reads all of the other operand once for each row
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
 _I32_LIMITS = (-(2**31), 2**31 - 1)
@@ -59,6 +60,14 @@ def cache_types() -> dict[int, int]:
     if len(mask_types()) == 1:
         return _PLAIN
     return mask_types() | {dtype.id: dtype.block_bytes for dtype in _CACHES}
+
+
+class _Rows(NamedTuple):
+    """States in rows of a cache: row ``read[i]`` has the old one of sequence i, row ``written[i]`` gets the new one."""
+
+    cache: Ptr
+    read: Ptr
+    written: Ptr
 
 
 class CpuBuilder(Builder):
@@ -90,9 +99,13 @@ class CpuBuilder(Builder):
 
     def fuse(self, graph: Graph, is_mine: Callable[[Tensor], bool], read_operand: ReadOperand) -> Fusion:
         found, absorbed = find_patterns(graph, functools.partial(self._uses_our_kernel, is_mine), _is_gated_pair)
-        return Fusion(
-            {node: functools.partial(self._pattern, node, p, read_operand) for node, p in found.items()}, absorbed
-        )
+        nodes: dict[Tensor, Callable[[], Ptr]] = {}
+        for node, pattern in found.items():
+            nodes[node] = functools.partial(self._pattern, node, pattern, read_operand)
+        for kept in find_kept_states(graph, is_mine):
+            nodes[kept.node] = functools.partial(self._with_kept_state, kept, read_operand)
+            absorbed |= kept.absorbed
+        return Fusion(nodes, absorbed)
 
     def _uses_our_kernel(self, is_mine: Callable[[Tensor], bool], node: Tensor) -> bool:
         """Whether our kernels, not ggml's, compute this ``linear`` or ``linear_experts``."""
@@ -267,13 +280,35 @@ class CpuBuilder(Builder):
         args = [x, before, weight] if bias is None else [x, before, weight, bias]
         return self._kernel("hotshoe_ssm_conv", list(x.ne), args, ffi.NULL)
 
-    def gated_delta(self, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr, *, scale: float, tiled: bool) -> Ptr:
-        if k.ne[0] not in _DELTA_KEYS:
+    def gated_delta(
+        self, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr | _Rows, *, scale: float, tiled: bool
+    ) -> Ptr:
+        if k.ne[0] not in KEYS:
             return super().gated_delta(q, k, v, g, beta, state, scale=scale, tiled=tiled)
-        dv, heads, t, n = v.ne
-        params = ffi.new("struct hotshoe_delta_params *", (scale, tiled))
-        size = (t + k.ne[0]) * heads * dv * n
-        return self._kernel("hotshoe_gated_delta", [size, 1, 1, 1], [q, k, v, g, beta, state], params)
+        return self._linear_attention([q, k, v, g, beta], state, (scale, tiled, True))
+
+    def ssm_scan(self, x: Ptr, dt: Ptr, a: Ptr, b: Ptr, c: Ptr, state: Ptr | _Rows) -> Ptr:
+        if b.ne[0] not in KEYS or a.ne[0] > 1:
+            return super().ssm_scan(x, dt, a, b, c, state)
+        return self._linear_attention([c, b, x, self.call("mul", dt, a), dt], state, (1.0, False, False))
+
+    def _linear_attention(self, args: list[Ptr], state: Ptr | _Rows, params: tuple[float, bool, bool]) -> Ptr:
+        (dv, heads, t, n), dk = args[2].ne, args[1].ne[0]
+        n_kept = dk * dv * heads * n
+        if isinstance(state, _Rows):
+            args, n_kept = [*args, *state], n_kept if n > 1 else 0
+        else:
+            args = [*args, self.rows(self.f32(state))]
+        ne = [dv * heads * t * n + n_kept, 1, 1, 1]
+        return self._kernel("hotshoe_linear_attention", ne, args, ffi.new("struct hotshoe_recurrence_params *", params))
+
+    def _with_kept_state(self, kept: KeptState, read_operand: ReadOperand) -> Ptr:
+        """Make a recurrence whose states stay in the rows of a cache."""
+        op, n = kept.node.op, len(kept.node.sources)
+        operands = [read_operand(op, kept.node.source(i), i) for i in range(n - 1)]
+        cache = read_operand("take", kept.read.source(0), 0)
+        rows = (self.indices(node, read_operand(node.op, node.source(1), 1)) for node in (kept.read, kept.write))
+        return LOWERINGS[op](self, kept.node, *operands, _Rows(cache, *rows))
 
     # Elements and rows
 

@@ -19,6 +19,7 @@ __all__ = ["F32", "Builder", "Fusion", "Ptr", "ReadOperand"]
 
 Ptr = Any  # struct ggml_tensor *
 F32 = DType.F32
+_LIFT = 2.0**40  # a power of two loses no digits
 
 ReadOperand = Callable[[str, Tensor, int], Any]
 """``read_operand(op, tensor, operand)`` returns what operand number ``operand`` of the op reads: see Layout.read_by."""
@@ -104,7 +105,8 @@ class Builder:
         ne0, ne1, ne2, _ = x.ne
         nb0, nb1, nb2, nb3 = x.nb
         row = self.g.ggml_row_size(x.type, ne0)
-        return nb1 == row and nb2 == row * ne1 and nb3 == nb2 * ne2 and nb0 == self.g.ggml_type_size(x.type)
+        usual: bool = nb1 == row and nb2 == row * ne1 and nb3 == nb2 * ne2 and nb0 == self.g.ggml_type_size(x.type)
+        return usual
 
     def f32(self, x: Ptr) -> Ptr:
         return x if x.type == F32.id else self.call("cast", x, F32.id)
@@ -255,12 +257,27 @@ class Builder:
         y = self.call("ssm_conv", self.cont(self.swap(steps, 0, 1)), weight)
         return y if bias is None else self.call("add", y, bias)
 
+    def ssm_scan(self, x: Ptr, dt: Ptr, a: Ptr, b: Ptr, c: Ptr, state: Ptr) -> Ptr:
+        """Core's ``ssm_scan``: its outputs, and then the new states, in one axis. dt is after the softplus.
+
+        In ggml's order: x (head_dim, heads, t, n), dt (1, heads, t, n), a (1 or d_state, heads), b and c
+        (d_state, groups, t, n), and the state (d_state, head_dim, heads, n), of any type and strides.
+        """
+        x, b, c, state = (self.cont(operand) for operand in (x, b, c, self.f32(state)))
+        # ggml applies a softplus to dt, but none above 20
+        dt, x, a = self.call("scale", dt, _LIFT), self.call("scale", x, 1 / _LIFT), self.call("scale", a, 1 / _LIFT)
+        (dim, heads, t, n), d_state = x.ne, state.ne[0]
+        rows = self.call("argsort", self.call("arange", 0.0, float(n), 1.0), self.g.GGML_SORT_ORDER_ASC)
+        y = self.call("ssm_scan", state, x, self.reshape(dt, (n, t, heads)), a, b, c, rows, 1)
+        return self.reshape(y, ((t + d_state) * heads * dim * n,))
+
     def gated_delta(self, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr, *, scale: float, tiled: bool) -> Ptr:
         """Core's ``gated_delta_rule``: its outputs, and then the new states, in one axis.
 
         In ggml's order: q and k (dk, k_heads, t, n), v (dv, heads, t, n), g (1 or dk, heads, t, n) and beta
-        (1, heads, t, n), both contiguous, as the state is, (dk, dv, heads, n).
+        (1, heads, t, n), both contiguous, and the state (dk, dv, heads, n), of any type and strides.
         """
+        state = self.cont(self.f32(state))
         (dk, k_heads, t, n), (dv, heads) = k.ne, list(v.ne)[:2]
         dim = max(dk, dv)
         if k_heads != heads and not tiled:  # ggml repeats the keys in turns
@@ -274,7 +291,7 @@ class Builder:
             state = self.call("pad", state, dim - dk, dim - dv, 0, 0)
         result = self.call("gated_delta_net", q, k, v, g, beta, state, 1)
         if dk == dv:
-            return result
+            return self.reshape(result, ((t + dk) * heads * dv * n,))
         n_rows, row = n * t * heads, 4 * dim
         y = self.call("view_2d", result, dv, n_rows, row, 0)
         new = self.call("view_3d", result, dk, dv, n * heads, row, dim * row, n_rows * row)

@@ -36,10 +36,6 @@ def _ssm_conv(b: Builder, node: Tensor, x: Ptr, state: Ptr, weight: Ptr, bias: P
     return b.ssm_conv(b.rows(b.f32(x)), b.rows(b.f32(state)), _plain(b, weight), bias)
 
 
-_LIFT = 2.0**40
-"""dt is multiplied by this before ggml's scan, and rates and x are divided by it. A power of two loses no digits."""
-
-
 def _scans(node: Tensor) -> bool:
     """Whether ggml's scan computes the node: it always applies a softplus to dt.
 
@@ -52,16 +48,12 @@ def _scans(node: Tensor) -> bool:
 
 @lowers("ssm_scan", when=_scans, nodes=_nodes)
 def _ssm_scan(b: Builder, node: Tensor, x: Ptr, dt: Ptr, a: Ptr, bb: Ptr, c: Ptr, state: Ptr) -> Ptr:
-    n_seqs, _, heads, _ = _shape(node, 0)
-    rates = b.reshape(b.f32(a), (heads, -(-a.ne[0] * a.ne[1] // heads)))
-    # ggml's softplus, log(1 + exp(dt)), is inexact for the small dt of Mamba. Above 20 it returns dt unchanged. So the
-    # softplus is computed before the scan, and scaled to above 20.
-    dt = b.softplus(_plain(b, dt))
-    dt, x, rates = b.call("scale", dt, _LIFT), b.call("scale", _plain(b, x), 1 / _LIFT), _plain(b, rates)
-    rates = b.call("scale", rates, 1 / _LIFT)
-    state_rows = b.call("argsort", b.call("arange", 0.0, float(n_seqs), 1.0), b.g.GGML_SORT_ORDER_ASC)
-    operands = (_plain(b, t) for t in (state, x, dt, rates, bb, c))
-    return b.reshape(b.call("ssm_scan", *operands, state_rows, 1), node.shape)
+    n, t, heads, _ = _shape(node, 0)
+    # ggml's scan has a softplus, log(1 + exp(dt)), which is inexact for the small dt of Mamba
+    dt = b.reshape(b.softplus(_plain(b, dt)), (n, t, heads, 1))
+    a = b.reshape(_plain(b, a), (heads, -(-a.ne[0] * a.ne[1] // heads)))
+    x, bb, c = (b.rows(b.f32(operand)) for operand in (x, bb, c))
+    return b.ssm_scan(x, dt, a, bb, c, state)
 
 
 # Linear attention
@@ -80,8 +72,7 @@ def _gated_delta_rule(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g: Ptr, 
     q, k, v = (b.rows(b.f32(x)) for x in (q, k, v))
     g = b.reshape(_plain(b, g), (n, t, heads, g_size))
     beta = b.reshape(_plain(b, beta), (n, t, heads, 1))
-    y = b.gated_delta(q, k, v, g, beta, _plain(b, state), scale=node.attrs["scale"], tiled=node.attrs["tiled"])
-    return b.reshape(y, node.shape)
+    return b.gated_delta(q, k, v, g, beta, state, scale=node.attrs["scale"], tiled=node.attrs["tiled"])
 
 
 def _steps(b: Builder, node: Tensor, *series: Ptr) -> list[Ptr]:
