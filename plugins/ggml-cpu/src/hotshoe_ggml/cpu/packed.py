@@ -14,7 +14,7 @@ import numpy as np
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_ggml.cpu.pages import FreshPages, enlarge_pages
+from hotshoe_ggml.cpu.pages import LargePages
 from hotshoe_ggml.memory.host import drop_pages, zeros
 from hotshoe_ggml.memory.layouts import PRODUCTS, PackedLayout
 from hotshoe_ggml.memory.transfer import Meter
@@ -259,7 +259,7 @@ def linear_params(k: int, m: int, activation: str, has_bias: bool, has_residual:
 
 
 def pack_all(weights: Sequence[PackedWeight], n_threads: int, meter: Meter) -> None:
-    """Pack weights into one piece of memory, several at a time and in this order. Raises OutOfMemory."""
+    """Pack weights into one piece of memory, several at a time. Raises OutOfMemory."""
 
     def after(part: Array) -> None:
         drop_pages(part)
@@ -269,12 +269,16 @@ def pack_all(weights: Sequence[PackedWeight], n_threads: int, meter: Meter) -> N
         part = memory[start : start + packed.nbytes]
         packed.pack(part, before=lambda first, stop: pages.request(start + first, start + stop), after=after)
 
-    sizes = (-(-packed.nbytes // ALIGNMENT) * ALIGNMENT for packed in weights)
+    # experts go last: a token reads a few of them, so that a large page saves little time
+    weights = sorted(weights, key=lambda w: (w.n_experts > 0, -w.nbytes))
+    sizes = [-(-packed.nbytes // ALIGNMENT) * ALIGNMENT for packed in weights]
     starts = list(itertools.accumulate(sizes, initial=0))
+    n_hot = sum(size for weight, size in zip(weights, sizes) if not weight.n_experts)
+    largest_first = sorted(zip(weights, starts), key=lambda job: -job[0].nbytes)  # so that none is left to one thread
     try:
         memory = zeros(starts[-1])
-        pages = FreshPages(memory)
-        run_all([functools.partial(pack, *job) for job in zip(weights, starts)], n_threads)
+        pages = LargePages(memory, n_hot)
+        run_all([functools.partial(pack, *job) for job in largest_first], n_threads)
     except MemoryError:
         raise OutOfMemory(starts[-1]) from None
-    enlarge_pages(memory)
+    pages.get_rest()

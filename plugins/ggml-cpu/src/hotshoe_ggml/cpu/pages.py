@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import mmap
+import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,33 +20,41 @@ import numpy as np
 from hotshoe_ggml.native.context import address
 from hotshoe_ggml.parallel import start_threads
 
-__all__ = ["FreshPages", "enlarge_pages"]
+__all__ = ["LargePages"]
 
 _LARGE = 2 << 20
+_PIECE = 64 << 20  # bytes whose addresses are reserved at once
 _MIN_SIZE = 16 << 20  # bytes; less memory is not worth a thread
+_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14: provide pages before they are written
-_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1: move pages in use to a large one, now
+_MOVE = 1 | 2 | 4  # MREMAP_MAYMOVE, MREMAP_FIXED, and MREMAP_DONTUNMAP of Linux 5.7
 _DELAY = 1.0  # seconds before the first page, so that the first token goes first
 _FAST = 1e-3  # seconds for a page, including 0.2e-3 to clear or copy it; as many small pages take as long
-_PAUSE_AFTER_FAST = 1  # × the time that the last page took
-_PAUSE_AFTER_SLOW, _PAUSE_LATER = 20, 3  # at first, so that a short run loses no speed; and after _SHORT seconds
-_SHORT = 4.0
+_PAUSE = 0.25  # × the time that the last page took
+_FAILED = 2**64 - 1  # MAP_FAILED
 _SKIPPED = 8  # pages after the first slow one; twice as many after each further one
 
 
-class FreshPages:
-    """Requests memory's pages before it is written, large pages of 2 MiB as long as Linux provides them quickly.
+class LargePages:
+    """Gets memory's pages: large ones of 2 MiB as long as Linux provides them quickly, and later the rest of them.
+
+    A token reads nearly all weights once. The processor must look up each page of 4 KiB, in a virtual machine in two
+    tables, and its prefetching stops at the end of each: benchmarks/NOTES.md says what that costs.
 
     Linux provides many small pages at once in two thirds of the time that it needs for them one by one, as they are
     written. Large pages take a third of that time if they are free. If Linux must make room for one, or a host must
     provide it first, they take five times as long: after such a page the next 8 are small, then 16, 32 and so on.
-    ``enlarge_pages`` replaces those later.
+
+    n_hot: bytes at the start that are worth a large page even if it is slow.
     """
 
-    def __init__(self, memory: np.ndarray[Any, Any]) -> None:
+    def __init__(self, memory: np.ndarray[Any, Any], n_hot: int) -> None:
+        self._memory = weakref.ref(memory)
         self._start = address(memory)
         self._stop = self._start + memory.nbytes
+        self._hot = self._start + n_hot
         self._advise = _advise() if memory.nbytes >= _MIN_SIZE and sys.platform == "linux" else None
+        self._large: set[int] = set()  # the addresses of pages that are large
         self._n_to_skip = 0
         self._next_skip = _SKIPPED
 
@@ -56,67 +67,113 @@ class FreshPages:
         first = -(-(self._start + start) // _LARGE) * _LARGE
         for page in range(first, self._start + stop, _LARGE):
             nbytes = min(_LARGE, self._stop - page)
-            large = nbytes == _LARGE and not self._n_to_skip
-            before = time.perf_counter()
+            large = nbytes == _LARGE and not self._skips()
+            before = time.thread_time()
             if large:
                 advise(page, nbytes, mmap.MADV_HUGEPAGE)
-            else:
-                self._n_to_skip = max(0, self._n_to_skip - 1)
             if advise(page, nbytes, _POPULATE_WRITE) == errno.EINVAL:  # an older kernel
                 self._advise = None
                 return
-            if large and time.perf_counter() - before > _FAST:
-                self._n_to_skip = self._next_skip
-                self._next_skip *= 2
+            if large:
+                self._large.add(page)
+                self._took(time.thread_time() - before)
+
+    def _skips(self) -> bool:
+        skips = self._n_to_skip > 0
+        self._n_to_skip -= skips
+        return skips
+
+    def _took(self, seconds: float) -> None:
+        if seconds > _FAST:
+            self._n_to_skip = self._next_skip
+            self._next_skip *= 2
+
+    def get_rest(self) -> threading.Thread | None:
+        """Move the bytes that are written by now to large pages, in the background, where they are not in large ones.
+
+        Returns the thread, or None where that is not supported. Nobody may write the memory any more. The thread does
+        not keep it alive, and computes only when no other thread wants the processor, or nearly so.
+        """
+        if self._advise is None or not _SETTING.exists() or "[never]" in _SETTING.read_text():
+            return None
+        started = start_threads(1, self._get_rest)
+        return started[0] if started else None
+
+    def _get_rest(self) -> None:
+        time.sleep(_DELAY)
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # on Linux, of the thread alone
+        self._n_to_skip, self._next_skip = 0, _SKIPPED
+        first = -(-self._start // _LARGE) * _LARGE
+        for start in range(first, self._stop - _LARGE + 1, _PIECE):
+            pages = range(start, min(start + _PIECE, self._stop - _LARGE + 1), _LARGE)
+            with _reserved(len(pages) * _LARGE) as room:
+                for page, fresh in zip(pages, range(room, room + _PIECE, _LARGE)):
+                    if page in self._large or (page >= self._hot and self._skips()):
+                        continue
+                    memory = self._memory()
+                    before = time.thread_time()
+                    if not room or memory is None or not self._replace(page, fresh):
+                        return
+                    del memory  # it can be freed during the pause
+                    seconds = time.thread_time() - before
+                    if page >= self._hot:
+                        self._took(seconds)
+                    time.sleep(seconds * _PAUSE)
+
+    def _replace(self, page: int, fresh: int) -> bool:
+        """Copy the page to a large one at ``fresh``, and give that the address of the old one.
+
+        Linux has a call for all of this, MADV_COLLAPSE. But a thread that reads the page must then wait for the whole
+        time. With mremap, it waits for a few microseconds.
+        """
+        assert self._advise is not None
+        if self._advise(fresh, _LARGE, _POPULATE_WRITE):
+            return False
+        ctypes, libc = _libc()
+        ctypes.memmove(fresh, page, _LARGE)
+        # the addresses at `fresh` stay reserved: another thread could get them, and `_reserved` would free its memory
+        moved: int = libc.mremap(fresh, _LARGE, _LARGE, _MOVE, page)
+        return moved == page
 
 
-def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
-    """Move ``memory`` to pages of 2 MiB in the background. Returns the thread, or None where unsupported.
+@contextlib.contextmanager
+def _reserved(nbytes: int) -> Iterator[int]:
+    """Addresses for so many bytes in large pages, which Linux provides later; 0 if it refuses."""
+    _, libc = _libc()
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
+    start = libc.mmap(None, nbytes + _LARGE, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    if start == _FAILED:
+        yield 0
+        return
+    try:
+        first = -(-start // _LARGE) * _LARGE
+        _advise()(first, nbytes, mmap.MADV_HUGEPAGE)
+        yield first
+    finally:
+        libc.munmap(start, nbytes + _LARGE)
 
-    A token reads all weights once. The processor must look up each page of 4 KiB, in a virtual machine in two tables,
-    and its prefetching stops at the end of each: benchmarks/NOTES.md says what that costs. Requesting all large pages
-    in advance would delay loading if memory is fragmented, or if a host must provide it first. So this thread gets the
-    large pages that ``FreshPages`` did not get. While they are slow it takes a twentieth of a core, and after four
-    seconds a quarter: a process that computes for so long gains more than that costs.
 
-    The thread does not keep the memory alive. If Linux has no large pages, nothing changes.
-    """
-    if memory.nbytes < _MIN_SIZE or sys.platform != "linux":
-        return None
-    started = start_threads(1, functools.partial(_enlarge, weakref.ref(memory)))
-    return started[0] if started else None
+@functools.cache
+def _libc() -> tuple[Any, Any]:
+    """``ctypes`` and the C library, whose calls do not hold Python's lock."""
+    import ctypes  # 2 ms
 
-
-def _enlarge(memory: weakref.ref[np.ndarray[Any, Any]]) -> None:
-    advise = _advise()
-    time.sleep(_DELAY)
-    begin = time.perf_counter()
-    done = 0
-    while (array := memory()) is not None:
-        start = address(array)
-        page = -(-start // _LARGE) * _LARGE + done
-        if page + _LARGE > start + array.nbytes:
-            return
-        before = time.perf_counter()
-        if advise(page, _LARGE, _COLLAPSE) == errno.EINVAL:  # an older kernel, or forbidden
-            # Linux may then merge the pages later
-            advise(page, (start + array.nbytes - page) // _LARGE * _LARGE, mmap.MADV_HUGEPAGE)
-            return
-        now = time.perf_counter()
-        done += _LARGE
-        del array  # the memory can be freed during the pause
-        after_slow = _PAUSE_AFTER_SLOW if now - begin < _SHORT else _PAUSE_LATER
-        time.sleep((now - before) * (after_slow if now - before > _FAST else _PAUSE_AFTER_FAST))
+    libc = ctypes.CDLL(None, use_errno=True)
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.madvise.argtypes = (pointer, size, number)
+    libc.munmap.argtypes = (pointer, size)
+    libc.mmap.restype, libc.mmap.argtypes = pointer, (pointer, size, number, number, number, ctypes.c_long)
+    if sys.platform == "linux":
+        libc.mremap.restype, libc.mremap.argtypes = pointer, (pointer, size, size, number, pointer)
+    return ctypes, libc
 
 
 def _advise() -> Callable[[int, int, int], int]:
-    """``madvise`` of the C library; returns errno, or 0. mmap's method would hold Python's lock."""
-    import ctypes  # 2 ms
-
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    """``madvise`` of the C library; returns errno, or 0."""
+    ctypes, libc = _libc()
 
     def advise(start: int, nbytes: int, advice: int) -> int:
-        return ctypes.get_errno() if madvise(start, nbytes, advice) else 0
+        return ctypes.get_errno() if libc.madvise(start, nbytes, advice) else 0
 
     return advise

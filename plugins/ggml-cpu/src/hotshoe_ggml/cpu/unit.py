@@ -96,8 +96,7 @@ class CpuUnit(Unit):
         if dry:
             meter.add(sum(w.data.nbytes for w in weights))
         else:
-            largest_first = sorted(packed, key=lambda p: -p.nbytes)  # so that no thread has a large one at the end
-            pack_all(largest_first, self.n_copying, meter)
+            pack_all(packed, self.n_copying, meter)
         return packed
 
     def _packed(self, weight: WeightData) -> PackedWeight:
