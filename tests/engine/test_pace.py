@@ -94,11 +94,13 @@ def test_a_short_prompt_is_read_before_long_ones_and_these_go_on() -> None:
     short = rig.generation([3] * 40, n=1)
     rig.engine.add(short)
     rig.engine.step()
+    rig.engine.step()
     assert short.n_tokens == 1
     for i in range(40):  # ever new ones
         rig.engine.add(rig.generation([i] * 64, n=1))
         rig.engine.step()
-    assert long[0].sequence.n_computed > 500
+    assert long[0].n_tokens == 1
+    assert long[1].sequence.n_computed > 100
 
 
 def test_the_pace_is_learned() -> None:

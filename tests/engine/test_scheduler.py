@@ -81,7 +81,7 @@ def test_every_step_keeps_its_promises(situation: tuple[list[Job], Limits]) -> N
     # the shortest prompts first, or the one that came first if it was not served lately
     if prompts and not limits.uniform:
         order = sorted(prompts, key=lambda job: (job.n_pending, job.arrival))
-        if step - prompts[0].served >= 4:
+        if step - prompts[0].served >= 2:
             order = [prompts[0], *(job for job in order if job is not prompts[0])]
         begun = [job for job in order if done[job]]
         assert begun == order[: len(begun)]

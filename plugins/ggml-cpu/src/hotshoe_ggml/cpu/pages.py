@@ -94,7 +94,9 @@ class LargePages:
         Returns the thread, or None where that is not supported. Nobody may write the memory any more. The thread does
         not keep it alive, and computes only when no other thread wants the processor, or nearly so.
         """
-        if self._advise is None or not _SETTING.exists() or "[never]" in _SETTING.read_text():
+        if self._advise is None or mmap.PAGESIZE != 4096:  # on some ARM systems large pages have other sizes
+            return None
+        if not _SETTING.exists() or "[never]" in _SETTING.read_text():
             return None
         started = start_threads(1, self._get_rest)
         return started[0] if started else None
