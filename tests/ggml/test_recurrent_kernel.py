@@ -181,6 +181,26 @@ def test_states_stay_in_the_cache(
         assert np.array_equal(ctx.forward(cache).compute().read(cache), expected_rows)
 
 
+def test_a_state_in_several_rows_of_a_cache_is_copied(backend: Backend) -> None:
+    """A kernel that took each row as a whole state would read beyond the cache."""
+    arrays = delta_operands(1, 3, 4, 2, 64, 32, each=False)
+    state = arrays[-1]
+    expected_y, expected_state = computed(backend, "gated_delta_rule", arrays)
+    cache = backend.state((2, state.size // 2), DType.F32, "cache")
+    with backend.new_context() as ctx:
+        values = ctx.input("rows", cache.shape)
+        ctx.update(cache, values).compute({values: state.reshape(cache.shape)})
+    with backend.new_context() as ctx:
+        rows = ctx.input("rows", (2,), DType.I32)
+        y, new, feeds = recurrence(ctx, "gated_delta_rule", arrays, cache.take(rows))
+        ctx.update(cache, cache.set_rows(rows, new.reshape(2, -1)))
+        ctx.forward(y).compute({**feeds, rows: np.array([0, 1], np.int32)})
+        assert np.array_equal(y.read(), expected_y)
+        assert not list(find_kept_states(ctx.graph(), lambda node: True))
+    with backend.new_context() as ctx:
+        assert np.array_equal(ctx.forward(cache).compute().read(cache), expected_state.reshape(cache.shape))
+
+
 @pytest.mark.parametrize("taps", [2, 4, 7, 9])
 @pytest.mark.parametrize(("n", "t", "channels"), [(1, 1, 600), (3, 2, 17), (2, 40, 513)])
 @pytest.mark.parametrize("biased", [False, True])

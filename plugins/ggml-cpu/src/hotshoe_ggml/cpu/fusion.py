@@ -6,13 +6,16 @@ almost nothing. Nodes are fused only if no other node reads the values between t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.tensor import Tensor
 
-__all__ = ["Pattern", "find_patterns", "operands"]
+__all__ = ["Pattern", "Readers", "find_patterns", "operands", "readers_of"]
+
+Readers = Mapping[Tensor, Sequence[Tensor | None]]
+"""The nodes that read each tensor. None stands for the caller, who reads outputs and new states."""
 
 
 class Pattern(NamedTuple):
@@ -87,6 +90,11 @@ def _activation_of_gate(node: Tensor) -> str | None:
 
 def _only_readers(graph: Graph) -> dict[Tensor, Tensor]:
     """For each tensor that exactly one node reads, this node. Tensors that are outputs or new states are left out."""
+    return {t: nodes[0] for t, nodes in readers_of(graph).items() if len(nodes) == 1 and nodes[0] is not None}
+
+
+def readers_of(graph: Graph) -> Readers:
+    """The readers of each tensor of the graph."""
     readers: dict[Tensor, list[Tensor | None]] = {}
     for node in graph.nodes:
         for s in node.sources:
@@ -94,7 +102,7 @@ def _only_readers(graph: Graph) -> dict[Tensor, Tensor]:
                 readers.setdefault(s, []).append(node)
     for t in (*graph.outputs, *graph.updates.values()):
         readers.setdefault(t, []).append(None)
-    return {t: nodes[0] for t, nodes in readers.items() if len(nodes) == 1 and nodes[0] is not None}
+    return readers
 
 
 def _other(reader: Tensor, operand: Tensor) -> Tensor | None:

@@ -6,20 +6,18 @@ a few texts are written at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
+from hotshoe_ggml.cpu.fusion import Readers, readers_of
 
 __all__ = ["KEYS", "KeptState", "find_kept_states"]
 
 KEYS = (64, 128, 256)
 """The sizes of keys in ``hotshoe_linear_attention``."""
-
-Readers = Mapping[Tensor, Sequence[Tensor | None]]
-"""The nodes that read each tensor. None stands for the caller, who reads outputs and new states."""
 
 
 class KeptState(NamedTuple):
@@ -38,8 +36,8 @@ class KeptState(NamedTuple):
 
 def find_kept_states(graph: Graph, is_mine: Callable[[Tensor], bool]) -> Iterator[KeptState]:
     """The recurrences of the graph that our kernel computes, and whose states no other node reads or writes."""
-    nodes = [node for node in graph.nodes if is_mine(node) and _is_ours(node)]
-    readers = _readers(graph) if nodes else {}
+    nodes = [node for node in graph.nodes if _is_ours(node) and is_mine(node)]
+    readers = readers_of(graph) if nodes else {}
     for node in nodes:
         found = _match(graph, node, readers)
         if found is not None and all(map(is_mine, found.absorbed)):
@@ -55,28 +53,24 @@ def _is_ours(node: Tensor) -> bool:
     return False
 
 
-def _readers(graph: Graph) -> Readers:
-    readers: dict[Tensor, list[Tensor | None]] = {}
-    for node in graph.nodes:
-        for source in node.sources:
-            if source is not None:
-                readers.setdefault(source, []).append(node)
-    for t in (*graph.outputs, *graph.updates.values()):
-        readers.setdefault(t, []).append(None)
-    return readers
-
-
 def _match(graph: Graph, node: Tensor, readers: Readers) -> KeptState | None:
+    state = node.source(-1)
+    row = len(state), state.size // len(state)  # as read and written: a row of the cache for each sequence
+    end_of_y = node.size - state.size
     read, before = _back(node, readers)
-    new = [s for s in readers[node] if s is not None and s.op == "slice" and s.attrs["slices"][0][0] > 0]
-    if read.op != "take" or len(readers[node]) != 2 or len(new) != 1:
+    parts = {part.attrs["slices"]: part for part in readers[node] if part is not None and part.op == "slice"}
+    new = parts.get(((end_of_y, node.size, 1),))
+    if read.op != "take" or len(readers[node]) != 2 or new is None or ((0, end_of_y, 1),) not in parts:
         return None
-    write, after = _forth(new[0], readers)
+    write, after = _forth(new, readers)
     cache = read.source(0)
-    only_these = readers[read] == [before[-1] if before else node] and readers[cache] == [read, write]
-    fits = cache.op == "state" and cache.dtype is DType.F32 and write.op == "set_rows" and write.source(0) is cache
+    if cache.op != "state" or cache.dtype is not DType.F32 or write.op != "set_rows" or write.source(0) is not cache:
+        return None
+    alone = readers[read] == [before[-1] if before else node] and readers[cache] == [read, write]
+    in_place = write in graph.in_place and readers[write] == [None]
+    fits = read.shape == write.source(2).shape == row and cache.ndim == 2
     are_i32 = all(t.source(1).dtype is DType.I32 for t in (read, write))
-    if not (only_these and fits and are_i32 and write in graph.in_place and readers[write] == [None]):
+    if not (alone and in_place and fits and are_i32):
         return None
     return KeptState(node, read, write, frozenset((read, *before, *after, write)))
 

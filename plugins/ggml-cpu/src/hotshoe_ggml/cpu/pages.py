@@ -96,7 +96,7 @@ class LargePages:
         """
         if self._advise is None or mmap.PAGESIZE != 4096:  # on some ARM systems large pages have other sizes
             return None
-        if not _SETTING.exists() or "[never]" in _SETTING.read_text():
+        if not _SETTING.exists() or "[madvise]" not in _SETTING.read_text():  # never, or Linux does it by itself
             return None
         started = start_threads(1, self._get_rest)
         return started[0] if started else None
@@ -166,8 +166,7 @@ def _libc() -> tuple[Any, Any]:
     libc.madvise.argtypes = (pointer, size, number)
     libc.munmap.argtypes = (pointer, size)
     libc.mmap.restype, libc.mmap.argtypes = pointer, (pointer, size, number, number, number, ctypes.c_long)
-    if sys.platform == "linux":
-        libc.mremap.restype, libc.mremap.argtypes = pointer, (pointer, size, size, number, pointer)
+    libc.mremap.restype, libc.mremap.argtypes = pointer, (pointer, size, size, number, pointer)
     return ctypes, libc
 
 
