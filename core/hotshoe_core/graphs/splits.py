@@ -52,18 +52,19 @@ def _node_device(
         device = device_of_tensor(leaf)
         if device != layer_device and (leaf.op == "state" or device != device_of_layer(leaf.layer)):
             return device
-    computed = [s for s in node.sources if s in devices]
-    if not computed:
+    if leaves and node.layer >= 0:
         return layer_device
-    first = devices[computed[0]]
-    if node.layer < 0:  # belongs to no layer: it moves rows of a cache, for example
-        return first
-    if leaves:
-        return layer_device
-    for s in computed:
-        if s.layer != node.layer or devices[s] != first:
+    first = None
+    for s in node.sources:
+        device = devices.get(s)
+        if device is None:  # a leaf
+            continue
+        if node.layer < 0:  # belongs to no layer: it moves rows of a cache, for example
+            return device
+        if s.layer != node.layer or device != (first or device):
             return layer_device
-    return first
+        first = device
+    return first or layer_device
 
 
 class Split(NamedTuple):

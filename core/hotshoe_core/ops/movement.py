@@ -40,19 +40,23 @@ def _same_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape
 @by_row(_same_rows)
 def _reshape_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
-    shape = list(attrs["shape"])
-    if shape.count(-1) > 1 or any(d < -1 or d == 0 for d in shape):
-        raise ShapeError(f"cannot reshape to {tuple(shape)}: sizes must be positive, and one may be -1")
-    if -1 in shape:
-        rest = -math.prod(shape)
-        if x.size % rest:
-            raise ShapeError(f"{x.size} elements do not fit {tuple(shape)}")
-        shape[shape.index(-1)] = x.size // rest
+    shape = attrs["shape"]
+    if min(shape, default=1) < 1:
+        shape = attrs["shape"] = _with_last_size(x, shape)
     if math.prod(shape) != x.size:
-        raise ShapeError(f"{x.size} elements do not fit {tuple(shape)}, which holds {math.prod(shape)}")
-    x.dtype.nbytes(tuple(shape))
-    attrs["shape"] = tuple(shape)
-    return tuple(shape), x.dtype
+        raise ShapeError(f"{x.size} elements do not fit {shape}, which holds {math.prod(shape)}")
+    x.dtype.nbytes(shape)
+    return shape, x.dtype
+
+
+def _with_last_size(x: Tensor, shape: Shape) -> Shape:
+    """``shape`` with the size that -1 stands for. Raises ShapeError."""
+    if shape.count(-1) > 1 or any(d < -1 or d == 0 for d in shape):
+        raise ShapeError(f"cannot reshape to {shape}: sizes must be positive, and one may be -1")
+    size, rest = divmod(x.size, -math.prod(shape))
+    if rest:
+        raise ShapeError(f"{x.size} elements do not fit {shape}")
+    return tuple(size if d == -1 else d for d in shape)
 
 
 @primitive(_reshape_rule, movement=True)

@@ -112,6 +112,8 @@ def require_axis(shape: Shape, axis: int) -> int:
 
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that NumPy broadcasts these shapes to. Raises ShapeError if they do not broadcast."""
+    if all(s == shapes[0] for s in shapes):  # most operands of a model
+        return shapes[0]
     out: list[int] = []
     for i in range(1, max(map(len, shapes)) + 1):
         sizes = {s[-i] for s in shapes if len(s) >= i} - {1}

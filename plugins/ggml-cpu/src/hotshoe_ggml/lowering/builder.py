@@ -71,6 +71,8 @@ class Builder:
 
     def rows(self, x: Ptr) -> Ptr:
         """``x`` with each row contiguous; there may be gaps between rows."""
+        if not x.view_src:  # ggml's strides follow from the sizes, except those of a view
+            return x
         return self._usual_where_1(x) if x.nb[0] == self.g.ggml_type_size(x.type) else self.cont(x)
 
     def factor(self, x: Ptr) -> Ptr:
@@ -78,6 +80,8 @@ class Builder:
 
         CUDA's kernels read pairs of elements, and do not check where they begin (mmvf.cu).
         """
+        if not x.view_src:
+            return x
         x = self.rows(x)
         ne0, ne1, ne2, ne3 = x.ne
         if ne0 % 2 or self.g.ggml_is_quantized(x.type):

@@ -70,10 +70,18 @@ def can_lower(node: Tensor) -> bool:
     row = _ROWS.get(node.op)
     if row is None:
         return False
-    for t in (node, *node.sources):  # a loop, as this is called for every node of a graph
-        if t is not None and (len(t.shape) > MAX_AXES or t.dtype in _UNREADABLE or max(t.shape or (1,)) > MAX_EXTENT):
+    if not _fits(node):
+        return False
+    for t in node.sources:
+        # the other sources are nodes of the same graph, which are asked for themselves
+        if t is not None and t.is_leaf and not _fits(t):
             return False
-    return row.when(node)
+    return row.when is always or row.when(node)
+
+
+def _fits(t: Tensor) -> bool:
+    """Whether ggml can represent a tensor of this shape and type."""
+    return len(t.shape) <= MAX_AXES and t.dtype not in _UNREADABLE and max(t.shape, default=1) <= MAX_EXTENT
 
 
 def ggml_lacks(node: Tensor) -> bool:
