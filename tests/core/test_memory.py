@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import InsufficientMemoryError
 from hotshoe_core.errors.text import format_bytes
 
@@ -40,6 +43,18 @@ def test_what_failed_is_marked_and_the_rest_is_kept(what: str, layer: int, befor
     parts = {"weights": gpu.weights, "cache": gpu.cache}
     assert (parts[what][layer] if what in parts else gpu.graph) == Memory(before + 500, FAILED)
     assert memory.total == 1638
+
+
+def test_a_report_has_the_uuids_of_its_devices() -> None:
+    devices = [
+        Device("cuda:0", DeviceType.GPU, "acme", "ggml", uuid="GPU-1"),
+        Device("cpu", DeviceType.CPU, "b", "ggml"),
+    ]
+    memory = BackendMemory.of(devices)
+    assert [(d["device"], d["uuid"]) for d in memory.to_json()["devices"]] == [("cuda:0", "GPU-1"), ("cpu", None)]
+    with open_reference() as backend:
+        backend.devices = (replace(backend.devices[0], uuid="GPU-2"),)
+        assert backend.memory().on("reference").uuid == "GPU-2"
 
 
 def test_the_report_as_json() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hotshoe
 from hotshoe_core.contract.backend import Backend
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.errors import UnsupportedOpError
@@ -25,16 +28,25 @@ from hotshoe_ggml.claims import fails, overstated
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import NativeContext, is_view_op
 
+SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
 CASES: list[AnyCase] = [*OP_CASES, *GRAPH_CASES]
 
 
 @pytest.fixture(scope="module")
 def cuda() -> Iterator[Backend]:
     """A backend over one device that claims what CUDA claims. It allocates and computes nothing."""
+    with claiming_as_cuda() as patch:
+        patch.setattr(Maker, "_fill", lambda self, state, values: None)  # nothing is computed
+        with load_all().open("rpc:0", BackendParams(allocate=False)) as backend:
+            yield backend
+
+
+@contextlib.contextmanager
+def claiming_as_cuda() -> Iterator[pytest.MonkeyPatch]:
+    """rpc:0 is a device of a server, and claims what CUDA claims."""
     with pytest.MonkeyPatch.context() as patch:
         server = Server()
         patch.setenv("HOTSHOE_RPC", server.endpoint)
-        patch.setattr(Maker, "_fill", lambda self, state, values: None)  # nothing is computed
         asks = unit.Unit._claims
 
         def asks_cuda(self: unit.Unit, node: Any) -> bool:
@@ -42,12 +54,21 @@ def cuda() -> Iterator[Backend]:
 
         patch.setattr(unit.Unit, "_claims", asks_cuda)
         patch.setattr(unit, "overstated", lambda library: overstated("CUDA"))
+        load_all(refresh=True)
         try:
-            with load_all(refresh=True).open("rpc:0", BackendParams(allocate=False)) as backend:
-                yield backend
+            yield patch
         finally:
             server.kill()
     load_all(refresh=True)
+
+
+@pytest.mark.parametrize("kv_dtype", ["f16", "bf16", "q8_0", "q5_1", "q4_0"])
+def test_the_models_of_the_readme_stay_on_cuda(kv_dtype: str) -> None:
+    """Their heads have 32 elements, for which CUDA has no flash attention, nor for each type of cache."""
+    with claiming_as_cuda(), hotshoe.load_model(SHIPPED, "rpc:0", kv_dtype=kv_dtype, fallback=False) as model:
+        placements = model.placements()
+    assert [split.device for split in placements.splits] == ["rpc:0"]
+    assert placements.fallbacks == ()
 
 
 def hazards(backend: Any, case: AnyCase) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
+from hotshoe_ggml import native, provider
 from hotshoe_ggml.uuids import uuid_of
 
 NVIDIA = """Model: \t\t NVIDIA H200
@@ -37,3 +39,12 @@ def test_the_uuid_of_a_gpu(tmp_path: Path, place: str, file: str, text: str, uui
     target.parent.mkdir(parents=True)
     target.write_text(text)
     assert uuid_of(place, tmp_path) == uuid
+
+
+def test_the_devices_of_a_library_have_their_uuids(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fact = SimpleNamespace(type=1, description="GPU", memory_total=2, memory_free=1, device_id="0000:01:00.0")
+    opened = SimpleNamespace(features=dict, devices=lambda: [fact])
+    monkeypatch.setattr(native, "load_backend", lambda library: opened)
+    monkeypatch.setattr(provider, "uuid_of", lambda place: f"GPU at {place}")
+    (device,) = provider.GgmlProvider("ggml-acme", "acme", tmp_path, "acme").devices(tmp_path / "libggml-acme.so")
+    assert (device.uuid, device.pci_id) == ("GPU at 0000:01:00.0", "0000:01:00.0")

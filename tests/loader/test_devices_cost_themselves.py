@@ -94,6 +94,11 @@ def test_who_names_a_device_waits_for_its_first_start(site, caplog):
     assert "acme:0" in names(load_all()), "and the report is kept"
 
 
+def test_a_first_start_may_take_minutes():
+    assert options.Options().limits(named=True).device >= 120
+    assert options.Options().limits(named=False).device <= 10
+
+
 @pytest.mark.usefixtures("short", "probes")
 def test_a_limit_that_is_given_holds_for_named_devices_too(site):
     site.install("acme", slow("('acme:0',)", "('acme:0',)", 2.5))

@@ -7,10 +7,16 @@ failed is marked, so a caller can move layers to another device and try again.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hotshoe_core.errors.text import format_bytes
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from hotshoe_core.contract.device import Device
 
 __all__ = ["AllocationStatus", "BackendMemory", "DeviceMemory", "Memory"]
 
@@ -118,6 +124,11 @@ class BackendMemory:
     """The memory of all devices of a backend."""
 
     devices: list[DeviceMemory] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, devices: Iterable[Device]) -> Self:
+        """A report with an empty entry for each device."""
+        return cls([DeviceMemory(device.name, uuid=device.uuid) for device in devices])
 
     def on(self, device: str) -> DeviceMemory:
         """The entry of this device; it is added if it is missing."""

@@ -173,9 +173,7 @@ class EagerBackend(Backend):
 
     def memory(self) -> BackendMemory:
         with self.lock:
-            report = BackendMemory()
-            for device in self.devices:
-                report.on(device.name)
+            report = BackendMemory.of(self.devices)
             for tensor, (name, size) in self._allocations.items():
                 entry = report.on(name)
                 by_layer = entry.weights if tensor.op == "weight" else entry.cache

@@ -184,8 +184,8 @@ class GgmlBackend(Backend):
         self.require_process()
         with self.lock:
             status = AllocationStatus.ALLOCATED if self.params.allocate else AllocationStatus.UNALLOCATED
-            report = BackendMemory()
-            for unit in self.units:
+            report = BackendMemory.of(self.devices)
+            for unit in self.units:  # also the CPU that was not chosen
                 report.on(unit.name)
             for tensor, (name, stored) in self._stored.items():
                 device = report.on(name)
