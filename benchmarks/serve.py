@@ -5,12 +5,14 @@
     python benchmarks/serve.py MODEL.gguf --long 16000 --ctx 20000
     python benchmarks/serve.py MODEL.gguf --swap 16000 --ctx 20000
 
---check: every greedy answer of hotshoe must be the one that a single client gets, except for near ties. --long: while
-prompts of so many words arrive, how long do those wait who talk, and a short request? --swap: how long does the second
-turn of a conversation of so many words take after the model was unloaded, and how long did the first? --llama-server:
-llama.cpp's server runs twice, with flash attention and without; the better one of each round counts. Servers take
-turns, with the same file, threads and room in the cache; only one computes at a time. The last lines have the medians
-of the ratios of all rounds; above 1, hotshoe is better.
+--check: every greedy answer of hotshoe must be the one that a single client gets, except for near ties: where they
+part, the log probabilities of the two tokens differ by less than --near. Quantized weights are multiplied with
+activations rounded to 8 bits, which makes differences of up to 0.3; with a file in F32, --near 0.01 is enough. --long:
+while prompts of so many words arrive, how long do those wait who talk, and a short request? --swap: how long does the
+second turn of a conversation of so many words take after the model was unloaded, and how long did the first?
+--llama-server: llama.cpp's server runs twice, with flash attention and without; the better one of each round counts.
+Servers take turns, with the same file, threads and room in the cache; only one computes at a time. The last lines have
+the medians of the ratios of all rounds; above 1, hotshoe is better.
 """
 
 from __future__ import annotations
@@ -34,7 +36,6 @@ from typing import Any
 import httpx
 
 WORDS = "the river was wide and slow so nobody had ever tried to cross it before winter came with snow".split()
-_NEAR = 0.5  # a difference of log probabilities that rounding to 8 bits makes: 0.3 was seen, in a model of 135M as Q4_1
 _MOST_WAITING = 600.0  # seconds for a server to start
 
 
@@ -153,8 +154,10 @@ class Server:
             self.process.kill()
 
 
-async def load(server: Server, client: httpx.AsyncClient, n: int, seconds: float, check: bool, most_words: int) -> Load:
-    """Let ``n`` clients ask for some seconds, one request after the other."""
+async def load(
+    server: Server, client: httpx.AsyncClient, n: int, seconds: float, near: float | None, most_words: int
+) -> Load:
+    """Let ``n`` clients ask for some seconds, one request after the other. near: None for no check of the answers."""
     found, results, memory = Load(server.name, n), list[Result](), [server.megabytes()]
     end = time.monotonic() + seconds
 
@@ -181,28 +184,31 @@ async def load(server: Server, client: httpx.AsyncClient, n: int, seconds: float
     found.first_p50, found.first_p95 = quantiles([result.first for result in results])
     found.gap_p50, found.gap_p95 = quantiles(gaps)
     found.longest_gap = max(gaps, default=0.0)
-    if check:  # the same requests again, one at a time
+    if near is not None:  # the same requests again, one at a time
         for result in results:
             alone = await server.ask(client, result.request)
             if alone.text != result.text:
-                near = await is_near_tie(server, client, alone, result.text)
-                found.near_ties, found.differ = found.near_ties + near, found.differ + (not near)
+                tie = await is_near_tie(server, client, alone, result.text, near)
+                found.near_ties, found.differ = found.near_ties + tie, found.differ + (not tie)
     return found
 
 
-async def is_near_tie(server: Server, client: httpx.AsyncClient, alone: Result, text: str) -> bool:
+async def is_near_tie(server: Server, client: httpx.AsyncClient, alone: Result, text: str, near: float) -> bool:
     """Whether ``text`` goes on with a token about as probable as the one of the answer alone, where the two part."""
     request = alone.request
     body = {"model": "m", "prompt": request.prompt, "max_tokens": request.n_predict, "temperature": 0, "logprobs": 5}
     answer = (await client.post(f"{server.url}/v1/completions", json=body)).json()["choices"][0]
-    return answer["text"] == text or parts_at_near_tie(answer["logprobs"], text)
+    return answer["text"] == text or parts_at_near_tie(answer["logprobs"], text, near)
 
 
-def parts_at_near_tie(logprobs: dict[str, Any], text: str) -> bool:
-    """Whether ``text`` takes another token, about as probable, at the first place where it leaves these tokens."""
+def parts_at_near_tie(logprobs: dict[str, Any], text: str, near: float) -> bool:
+    """Whether ``text`` takes another token, about as probable, at the first place where it leaves these tokens.
+
+    near: the log probabilities of the two differ by less.
+    """
     start = 0
     for token, best, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
-        others = [other for other, value in top.items() if other != token and best - value < _NEAR]
+        others = [other for other, value in top.items() if other != token and best - value < near]
         if any(text.startswith(other, start) for other in others):
             return True
         if not text.startswith(token, start):
@@ -328,7 +334,8 @@ async def measure(args: argparse.Namespace, folder: str) -> int:
                 for server in servers if args.long else ():
                     print(json.dumps(await long_prompts(server, client, args.long)), flush=True)
                 for n, server in [] if args.long else [(n, server) for n in args.clients for server in servers]:
-                    found = await load(server, client, n, args.seconds, args.check, min(400, args.ctx // 4))
+                    near = args.near if args.check else None
+                    found = await load(server, client, n, args.seconds, near, min(400, args.ctx // 4))
                     rounds[-1].append(found)
                     rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(found).items()}
                     print(json.dumps(rounded), flush=True)
@@ -347,6 +354,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="for each load")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--check", action="store_true", help="compare each answer with that to a single client")
+    parser.add_argument("--near", type=float, default=0.5, help="the log probabilities of a near tie differ by less")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--long", type=int, default=0, metavar="N", help="prompts of N words arrive meanwhile")
     kinds.add_argument("--swap", type=int, default=0, metavar="N", help="a conversation of N words, its model unloaded")

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hotshoe.kvcache import Allocation, AttentionSpec, Cache, CausalCache, LayerSpec, RecurrentSpec, make_cache
+from hotshoe.kvcache import cells as cells_module
 from hotshoe.kvcache.cells import Reach
 from hotshoe.kvcache.spec import Part
 from hotshoe_core import Backend, DType, ops
@@ -23,6 +24,15 @@ from hotshoe_loader import load_all
 
 N_TOKENS, N_BATCH, WINDOW, CHUNK, HEADS, DIM = 24, 6, 4, 4, 2, 8
 ALL, NEAR, CHUNKED = Reach(), Reach(window=WINDOW), Reach(chunk=CHUNK)
+
+
+@pytest.fixture(scope="module", params=["usual", 4], autouse=True)
+def block(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How many cells a text takes at once: more than these caches have, or a few."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "usual":
+            patch.setattr(cells_module, "_CELLS_OF_TEXT", request.param)
+        yield
 
 
 @pytest.fixture(params=["reference", "cpu"])

@@ -117,6 +117,29 @@ def score(model: TextModel, ids: list[int]) -> float:
     return float(np.exp(-chosen.mean()))
 
 
+def test_the_texts_beside_it_change_no_bit_of_a_row(path: Path) -> None:
+    """In the same cells of the cache. In others, attention adds in another order: see docs/serve.md."""
+    pytest.importorskip("hotshoe_ggml")
+    from hotshoe_ggml.native import ffi, kernels
+
+    if ffi.string(kernels().hotshoe_kernels_isa()) == b"generic":
+        pytest.skip("products are ggml's on this CPU")
+    with hotshoe.load_model(path, "cpu", task="text", n_ctx=64, n_sequences=16) as model:
+
+        def first_of(n: int) -> np.ndarray[Any, Any]:
+            """The logits of the first of n texts."""
+            texts = [model.sequence() for _ in range(n)]
+            logits = model.extend([(text, [504 + i, 260, 17]) for i, text in enumerate(texts)])
+            for text in texts:
+                text.close()
+            model.forget()
+            return logits[0]
+
+        alone = first_of(1)
+        for n in (2, 3, 5, 8, 16):
+            np.testing.assert_array_equal(first_of(n), alone)
+
+
 def test_an_answer_ends_at_the_stop_token(fastest: TextModel, recorded: dict[str, Any]) -> None:
     stream = fastest.stream_chat(recorded["conversations"][0]["messages"], temperature=0, max_tokens=120)
     text = "".join(stream)

@@ -55,6 +55,6 @@ def test_answers_that_part_at_a_near_tie() -> None:
     tops = [{token: -0.5, f"{token}x": -3.0} for token in tokens]
     tops[3] |= {"\n\n": -0.52}  # in the middle of a word
     logprobs = {"tokens": tokens, "token_logprobs": [-0.5] * len(tokens), "top_logprobs": tops}
-    assert parts_at_near_tie(logprobs, "a bc\n\n2")
-    assert not parts_at_near_tie(logprobs, "a bcx")
-    assert not parts_at_near_tie(logprobs, "a bc\n1:3")  # the near tie came before
+    assert parts_at_near_tie(logprobs, "a bc\n\n2", 0.5)
+    assert not parts_at_near_tie(logprobs, "a bcx", 0.5)
+    assert not parts_at_near_tie(logprobs, "a bc\n1:3", 0.5)  # the near tie came before

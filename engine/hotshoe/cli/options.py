@@ -196,7 +196,7 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
         "--max-step-seconds",
         type=float,
         metavar="S",
-        help="how long one text may wait while a part of another prompt is read; default: 0.2",
+        help="how long one text may wait while a part of another prompt is read; default: 0.15",
     )
     group.add_argument(
         "--checkpoint-bytes",

@@ -24,6 +24,7 @@ __all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "slots_
 _FREE = -1
 _BITS = 64  # of a word of ``Cells.members``
 _BLOCK = 4096  # cells that are searched at a time
+_CELLS_OF_TEXT = 128  # that a text takes at once: attention passes over them where another text is computed
 _MOST_KEPT = 1024  # tokens of a mask that is kept for later prompts: 2 MB in F16
 
 Array = np.ndarray[Any, Any]
@@ -70,6 +71,37 @@ def full(room: int, n: int) -> CacheFullError:
         f"the cache has room for {room} more tokens; {n} are to be added",
         hint="use a larger n_ctx or n_sequences, or remove a sequence",
     )
+
+
+def _parts(slots: Array) -> list[tuple[int, int, int]]:
+    """Divide rows where the slot changes: the slot, the first row, and the row after the last one."""
+    if not len(slots):
+        return []
+    inner = (np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist() if len(slots) > 1 else []
+    return [(int(slots[i]), i, j) for i, j in pairwise((0, *inner, len(slots)))]
+
+
+def _find_free(used: Array, first: int, n: int) -> Array:
+    """Return ``n`` cells that are not used, or all if there are fewer.
+
+    Those from ``first`` to the end of its block come first, then free blocks, then any others.
+    """
+    found: list[Array] = []
+    if first % _CELLS_OF_TEXT:
+        rest = used[first : min(first + n, first + -first % _CELLS_OF_TEXT)]
+        found.append(np.arange(first, first + (int(rest.argmax()) if rest.any() else len(rest))))
+        n -= len(found[0])
+    if n:
+        whole = len(used) // _CELLS_OF_TEXT
+        blocks = np.flatnonzero(~used[: whole * _CELLS_OF_TEXT].reshape(whole, _CELLS_OF_TEXT).any(axis=1))
+        blocks = blocks[: -(-n // _CELLS_OF_TEXT)]
+        found.append((blocks[:, None] * _CELLS_OF_TEXT + np.arange(_CELLS_OF_TEXT)).reshape(-1)[:n])
+        n -= len(found[-1])
+    if n:
+        left = used.copy()
+        left[np.concatenate(found)] = True
+        found.append(np.flatnonzero(~left)[:n])
+    return np.concatenate(found)
 
 
 @dataclass(slots=True)
@@ -124,7 +156,7 @@ class Cells:
         self._per_octave = per_octave
         self.n_rows = max(-(-n // padding) * padding, n + n_scratch)
         self._allocated: Array | None = None  # the cells of a graph that is not committed yet
-        self._first_free = 0  # no cell before it is free
+        self._next: dict[int, int] = {}  # by slot: the cell after its newest one
         self._end = 0  # all cells from it on are free
         self._rows: dict[int, _Row] = {}  # by slot
         self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
@@ -159,7 +191,9 @@ class Cells:
 
     def room(self, keep: SlotBits = ALL_SLOTS) -> int:
         """Return how many cells would be free if only the rows of ``keep`` stayed."""
-        used = self.members[:, : self._end] & ~self._unseen()[:, : self._end] & self._words_of(keep)
+        used = self.members[:, : self._end] & self._words_of(keep)
+        if self.reach.most:
+            used &= ~self._unseen()[:, : self._end]
         return int(self.n - np.count_nonzero(used.any(axis=0)))
 
     def fits(self, allocations: Sequence[Allocation], keep: SlotBits, min_free: int, n_ubatch: int) -> bool:
@@ -177,29 +211,57 @@ class Cells:
         n = len(positions)
         if n:
             self._word(int(slots[0] if n == 1 else slots.max()))
-        free = self._free(n)
-        if len(free) < n:
+        cells = self._free(slots)
+        if len(cells) < n:
             self.members &= ~self._unseen()
             self._tidy()
-            free = self._free(n)
-        if len(free) < n:
-            raise full(len(free), n)
-        cells = self._allocated = free
+            cells = self._free(slots)
+        if len(cells) < n:
+            raise full(len(cells), n)
+        self._allocated = cells
         self.positions[cells] = positions
         self.members[slots // _BITS, cells] = _bit(slots)
         if n:
-            self._first_free = int(cells[-1]) + 1  # those before it were taken first
-            self._end = max(self._end, self._first_free)
+            self._end = max(self._end, int(cells.max()) + 1)
+        for slot, _, end in _parts(slots):
+            self._next[slot] = int(cells[end - 1]) + 1
         return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
 
-    def _free(self, n: int) -> Array:
-        """Return the first ``n`` free cells, or all if there are fewer."""
-        end = min(self._end, self.n)
-        if self._first_free >= end:  # as while a text grows
-            return np.arange(end, min(self.n, end + n), dtype=np.int32)
-        free = self._first_free + np.flatnonzero(~self.members[:, self._first_free : end].any(axis=0))[:n]
-        beyond = np.arange(end, min(self.n, end + n - len(free)))
-        return np.concatenate((free, beyond)).astype(np.int32)
+    def _free(self, slots: Array) -> Array:
+        """Return a free cell for each row, or fewer if there are not enough, (n,) I32.
+
+        A text goes on behind its newest cell, then in blocks of _CELLS_OF_TEXT that are free, then anywhere. So its
+        cells lie together, however many texts grow at once.
+        """
+        cells = np.empty(len(slots), np.int32)
+        used: Array | None = None
+        taken: set[int] = set()
+        for slot, start, end in _parts(slots):
+            first = self._next_cell(slot)
+            if end - start == 1 and used is None and self._is_next_free(first) and first not in taken:
+                cells[start] = first  # as while texts grow
+                taken.add(first)
+                continue
+            if used is None:
+                used = self.members[:, : self.n].any(axis=0)
+                used[list(taken)] = True
+            found = _find_free(used, first, end - start)
+            used[found] = True
+            cells[start : start + len(found)] = found
+            if len(found) < end - start:
+                return cells[: start + len(found)]
+        return cells
+
+    def _is_next_free(self, cell: int) -> bool:
+        return cell % _CELLS_OF_TEXT > 0 and cell < self.n and not self._is_used(cell)
+
+    def _next_cell(self, slot: int) -> int:
+        """Return the cell after the newest one of a slot; 0 if it has none."""
+        if slot not in self._next:
+            held = self.held_by(slot)
+            newest = int(np.where(held, self.positions, _FREE).argmax())
+            self._next[slot] = newest + 1 if held[newest] else 0
+        return self._next[slot]
 
     def commit(self) -> None:
         self._allocated = None
@@ -210,6 +272,7 @@ class Cells:
             self._tidy()
             self._allocated = None
             self._rows.clear()
+            self._next.clear()
 
     def write_mask(self, mask: Array, positions: Array, slots: Array, spans: tuple[Array, Array] | None = None) -> None:
         """Write the mask of the cells just allocated: 0 where ``self.mask`` is True, else -inf. mask: (tokens, n_read).
@@ -228,9 +291,7 @@ class Cells:
         assert cells is not None  # called after allocate()
         if not len(slots):
             return True
-        inner = (np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist() if len(slots) > 1 else []
-        starts = [0, *inner, len(slots)]
-        parts = [(int(slots[i]), i, j) for i, j in pairwise(starts)]
+        parts = _parts(slots)
         if len({slot for slot, *_ in parts}) < len(parts):
             return False
         for slot, i, j in parts:
@@ -314,7 +375,7 @@ class Cells:
     def share(self, source: int, target: int, n: int) -> None:
         shared = self.held_by(source) & (self.positions < n)
         self._word(target)[shared] |= _bit(target)
-        self._rows.pop(target, None)
+        self._forget(target)
 
     def move(self, slot: int, cells: Array, by: int) -> None:
         """Add ``by`` to the positions of cells that only this slot holds."""
@@ -353,7 +414,12 @@ class Cells:
             gone &= self.positions < stop
         self._word(slot)[gone] &= ~_bit(slot)
         self._tidy()
+        self._forget(slot)
+
+    def _forget(self, slot: int) -> None:
+        """Forget what is kept of a slot whose cells change."""
         self._rows.pop(slot, None)
+        self._next.pop(slot, None)
 
     def slots_sharing(self, slot: int, start: int) -> SlotBits:
         mine = self.held_by(slot) & (self.positions >= start)
@@ -377,4 +443,3 @@ class Cells:
 
     def _tidy(self) -> None:
         self.positions[~self.used] = _FREE
-        self._first_free = 0

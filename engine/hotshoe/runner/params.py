@@ -33,7 +33,7 @@ class RunnerParams:
     n_ubatch: int | None = None
     """The most tokens of one graph; its temporary memory grows with it. A step runs several graphs. None: n_batch."""
 
-    max_step_seconds: float = 0.2
+    max_step_seconds: float = 0.15
     """How long a step should take while several texts wait, in seconds; four times as long for a text alone.
 
     A text that is being generated waits one step for the prompts of others, which are read in pieces. A small number

@@ -2,7 +2,7 @@
 
 A step computes at most ``n_batch`` rows, in graphs of at most ``n_ubatch`` rows. Decoding jobs (one pending row) go
 first, with one row each. The rest of the step, or as many rows as runner/pace.py allows, goes to prompts: the shortest
-ones first, so that a short request does not wait for long ones. The prompt that came first is served in every second
+ones first, so that a short request does not wait for long ones. The prompt that came first is served in every third
 step at least, however many short ones follow it. A decoding job never waits longer than one step for a prompt. A prompt
 that needs more steps is cut so that the step has a round number of rows: few different graphs are needed.
 
@@ -56,7 +56,7 @@ class Pending(Protocol):
 
 P = TypeVar("P", bound=Pending)
 
-_MOST_SKIPPED = 2  # steps that serve others before the prompt that came first
+_MOST_SKIPPED = 3  # steps that serve others before the prompt that came first
 
 
 class Chunk(NamedTuple, Generic[P]):

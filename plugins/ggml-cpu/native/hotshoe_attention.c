@@ -148,6 +148,9 @@ static int64_t visible_keys(const struct job * job, int64_t batch) {
     int64_t m = job->k->ne[2];
     if (job->mask != NULL && job->mask->ne[1] == 1 && job->mask->ne[2] == 1) {
         const char * row = mask_row(job->mask, 0, 0, 0, batch);
+        while (m >= MAX_STEP && all_hidden(job->mask, row, m - MAX_STEP, m)) {
+            m -= MAX_STEP;
+        }
         while (m > 0 && all_hidden(job->mask, row, m - 1, m)) {
             --m;
         }
@@ -291,7 +294,7 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     job.group = job.q->ne[1] / kv_heads;
     choose_tiles(&job, kernels->rows, nth);
     const int64_t width = job.q->ne[0] + ceil_div(job.v->ne[0], panel) * panel + 2 * kernels->rows;
-    job.step = min64(SCRATCH_FLOATS / width / CHUNK * CHUNK, 128);
+    job.step = min64(SCRATCH_FLOATS / width / CHUNK * CHUNK, MAX_STEP);
     job.is_memory_bound = job.group * job.q->ne[2] < MIN_ROWS_TO_PACK;
     if (job.is_memory_bound) {
         const int64_t bytes = kv_heads * (row_bytes(job.k) + row_bytes(job.v)); /* of one key and value, all heads */

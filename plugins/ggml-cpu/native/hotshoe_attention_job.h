@@ -21,15 +21,16 @@ enum {
     MAX_TILES = 64,           /* tiles of a run: the limit for what it stores of each row */
     MAX_ROWS = 8,             /* of a tile */
     CHUNK = 32,               /* hidden keys are skipped in multiples of this; a multiple of each panel */
+    MAX_STEP = 128,           /* keys at once: a multiple of CHUNK */
     MIN_ROWS_TO_PACK = 12,    /* rows that must see a key, on average, before a transposed copy of it pays */
     STEP_BYTES = 64 << 10,    /* keys and values of all heads in a step of few rows: they are prefetched */
     SCRATCH_FLOATS = 37 << 10 /* 148 KiB: the keys, values and scores of one step stay in L2 */
 };
 static const float zeros[MAX_DIM];
-#define TIMES8(x) x, x, x, x, x, x, x, x
-static const uint16_t hidden_f16[CHUNK] = {TIMES8(0xFC00), TIMES8(0xFC00), TIMES8(0xFC00), TIMES8(0xFC00)}; /* -inf */
-static const uint32_t hidden_f32[CHUNK] = {TIMES8(0xFF800000), TIMES8(0xFF800000), TIMES8(0xFF800000),
-                                           TIMES8(0xFF800000)};
+#define TIMES4(...) __VA_ARGS__, __VA_ARGS__, __VA_ARGS__, __VA_ARGS__
+#define TIMES128(x) TIMES4(TIMES4(TIMES4(x, x)))
+static const uint16_t hidden_f16[MAX_STEP] = {TIMES128(0xFC00)}; /* -inf */
+static const uint32_t hidden_f32[MAX_STEP] = {TIMES128(0xFF800000)};
 
 /* One call of the op. Each thread computes it for itself. */
 struct job {
@@ -104,6 +105,7 @@ ALWAYS_INLINE const char * mask_row(const struct ggml_tensor * mask, int64_t m, 
            (mask->ne[2] > 1 ? h * mask->nb[2] : 0) + (mask->ne[3] > 1 ? batch * mask->nb[3] : 0);
 }
 
+/* Whether the mask hides all keys in [from, to), at most MAX_STEP. */
 static int all_hidden(const struct ggml_tensor * mask, const char * row, int64_t from, int64_t to) {
     return memcmp(row + from * mask->nb[0],
                   mask->type == GGML_TYPE_F16 ? (const void *) hidden_f16 : (const void *) hidden_f32,
@@ -155,13 +157,13 @@ static struct visible_range visible_range_of(const struct job * job, int64_t bat
             continue;
         }
         last = mask;
+        if (all_hidden(job->mask, mask, 0, cols)) { /* most steps, where a cache has many texts */
+            continue;
+        }
         struct visible_range row_range = {0, cols, 0, 0};
         while (row_range.from < all.from &&
                all_hidden(job->mask, mask, row_range.from, min64(row_range.from + CHUNK, cols))) {
             row_range.from += CHUNK;
-        }
-        if (row_range.from >= cols) {
-            continue;
         }
         while (row_range.to > all.to && all_hidden(job->mask, mask, (row_range.to - 1) / CHUNK * CHUNK, row_range.to)) {
             row_range.to = (row_range.to - 1) / CHUNK * CHUNK;
