@@ -118,7 +118,7 @@ def score(model: TextModel, ids: list[int]) -> float:
 
 
 def test_the_texts_beside_it_change_no_bit_of_a_row(path: Path) -> None:
-    """In the same cells of the cache. In others, attention adds in another order: see docs/serve.md."""
+    """While its cells are in the first step of attention. Beyond it the sums have another order: see docs/serve.md."""
     pytest.importorskip("hotshoe_ggml")
     from hotshoe_ggml.native import ffi, kernels
 

@@ -56,9 +56,9 @@ def _node_device(
         return layer_device
     first = None
     for s in node.sources:
-        device = devices.get(s)
-        if device is None:  # a leaf
+        if s is None or s not in devices:  # a leaf
             continue
+        device = devices[s]
         if node.layer < 0:  # belongs to no layer: it moves rows of a cache, for example
             return device
         if s.layer != node.layer or device != (first or device):

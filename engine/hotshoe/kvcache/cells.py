@@ -243,7 +243,7 @@ class Cells:
                 taken.add(first)
                 continue
             if used is None:
-                used = self.members[:, : self.n].any(axis=0)
+                used = np.bitwise_or.reduce(self.members[:, : self.n], axis=0) != 0
                 used[list(taken)] = True
             found = _find_free(used, first, end - start)
             used[found] = True
