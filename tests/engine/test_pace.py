@@ -96,7 +96,7 @@ def test_a_short_prompt_is_read_before_long_ones_and_these_go_on() -> None:
     rig.engine.step()
     rig.engine.step()
     assert short.n_tokens == 1
-    for i in range(40):  # ever new ones
+    for i in range(60):  # ever new ones
         rig.engine.add(rig.generation([i] * 64, n=1))
         rig.engine.step()
     assert long[0].n_tokens == 1
