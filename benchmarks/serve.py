@@ -309,7 +309,7 @@ def servers_of(args: argparse.Namespace, folder: str) -> list[Server]:
     command += ["--device", args.device, "--ctx", str(args.ctx), "--sequences", str(args.sequences)]
     command += ["--max-requests", "128", "--prefix-memory", args.prefix_memory, "--prefix-folder", folder]
     command += ["--prefix-disk", "4GiB" if args.swap else "0"]
-    command += ["--max-step-seconds", str(args.max_step_seconds)] if args.max_step_seconds else []
+    command += ["--max-step-seconds", str(args.max_step_seconds)] if args.max_step_seconds is not None else []
     found = [Server("hotshoe", command, port)]
     for flash in ("on", "off") if args.llama_server else ():
         port = free_port()
@@ -335,8 +335,7 @@ async def measure(args: argparse.Namespace, folder: str) -> int:
                 for server in servers if args.long else ():
                     print(json.dumps(await long_prompts(server, client, args.long)), flush=True)
                 for n, server in [] if args.long else [(n, server) for n in args.clients for server in servers]:
-                    near = args.near if args.check else None
-                    found = await load(server, client, n, args.seconds, near, min(400, args.ctx // 4))
+                    found = await load(server, client, n, args.seconds, args.near, min(400, args.ctx // 4))
                     rounds[-1].append(found)
                     rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(found).items()}
                     print(json.dumps(rounded), flush=True)
@@ -355,7 +354,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="for each load")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--check", action="store_true", help="compare each answer with that to a single client")
-    parser.add_argument("--near", type=float, default=0.5, help="the log probabilities of a near tie differ by less")
+    parser.add_argument("--near", type=float, help="the log probabilities of a near tie differ by less; default: 0.5")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--long", type=int, default=0, metavar="N", help="prompts of N words arrive meanwhile")
     kinds.add_argument("--swap", type=int, default=0, metavar="N", help="a conversation of N words, its model unloaded")
@@ -368,6 +367,12 @@ def main() -> int:
     parser.add_argument("--prefix-memory", default="128MiB")
     parser.add_argument("--max-step-seconds", type=float, help="of hotshoe's server; default: the server's own")
     args = parser.parse_args()
+    if args.check and (args.long or args.swap):
+        parser.error("--check compares the answers to --clients; leave out --long and --swap")
+    if args.near is not None and not args.check:
+        parser.error("--near says what --check takes for a near tie; add --check")
+    if args.check and args.near is None:
+        args.near = 0.5
     if args.swap and args.llama_server:
         parser.error("--swap measures hotshoe only; leave out --llama-server")
     with tempfile.TemporaryDirectory() as folder:

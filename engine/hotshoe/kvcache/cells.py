@@ -23,7 +23,7 @@ __all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "slots_
 
 _FREE = -1
 _BITS = 64  # of a word of ``Cells.members``
-_BLOCK = 4096  # cells that are searched at a time
+_SEARCHED_AT_ONCE = 4096  # cells, from the end of those in use
 _CELLS_OF_TEXT = 128  # that a text takes at once: attention passes over them where another text is computed
 _MOST_KEPT = 1024  # tokens of a mask that is kept for later prompts: 2 MB in F16
 
@@ -350,8 +350,8 @@ class Cells:
     def n_read(self) -> int:
         """The cells that a graph must read: up to the last one in use, rounded up."""
         while self._end and not self._is_used(self._end - 1):
-            used = np.flatnonzero(self.members[:, max(0, self._end - _BLOCK) : self._end].any(axis=0))
-            self._end = max(0, self._end - _BLOCK) + (int(used[-1]) + 1 if len(used) else 0)
+            used = np.flatnonzero(self.members[:, max(0, self._end - _SEARCHED_AT_ONCE) : self._end].any(axis=0))
+            self._end = max(0, self._end - _SEARCHED_AT_ONCE) + (int(used[-1]) + 1 if len(used) else 0)
         blocks = -(-max(1, self._end) // self.padding)
         return min(round_up(blocks, self._per_octave) * self.padding, self.most_read)
 
