@@ -373,7 +373,7 @@ ROWS: dict[str, TowerRow] = {
         _packed_patches,
         {"scale_resolution": 112},
         unread=("grids", "num_patches_per_image"),
-        bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
+        double=True,  # a head of a recurrent layer is normalised, also where its values nearly cancel
         seen_size=(112, 112),
     ),
     "paddleocr": TowerRow(

@@ -92,6 +92,9 @@ class TowerRow:
     bound: float = 1e-5
     """The largest error of rows and of logits, as a part of the largest one, in f32."""
 
+    double: bool = False
+    """True if transformers computes in f64: where values nearly cancel, its errors in f32 are larger than ``bound``."""
+
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Keys of our file that llama.cpp's converter writes differently, or not at all. Each has a comment."""
 

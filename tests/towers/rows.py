@@ -257,7 +257,7 @@ ROWS: dict[str, TowerRow] = {
         patches,
         _QWEN3_OPTIONS,
         typed="mm_token_type_ids",
-        bound=3e-5,  # a head of a recurrent layer is normalised, also where its values nearly cancel
+        double=True,  # a head of a recurrent layer is normalised, also where its values nearly cancel
         seen_size=(256, 256),
     ),
     "pixtral": TowerRow(
