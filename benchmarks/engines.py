@@ -184,7 +184,7 @@ class LlamaCpp:
         self.n_sequences = sequences
         self.on_device = bool(library)
         self.n_batch: int = params.n_batch
-        self.batch: Any = l.llama_batch_init(sequences, 0, 1)
+        self.batch: Any = l.llama_batch_init(max(sequences, self.n_batch), 0, 1)
         self.kept = (0, 0)  # sequences, tokens of each
         self.tower: Any = self._open_tower(projector, threads, flash) if projector else None
 
@@ -205,13 +205,17 @@ class LlamaCpp:
             array = (self.l.llama_token * len(part))(*part)  # the batch points into it
             self._run(self.l.llama_batch_get_one(array, len(part)))
 
-    def _step(self, tokens: list[int], position: int, logits: bool) -> None:
-        """Compute one token of each sequence."""
+    def _step(self, tokens: list[int], position: int) -> None:
+        """Compute one token of each sequence, with its logits."""
+        self._compute([(token, i, position, True) for i, token in enumerate(tokens)])
+
+    def _compute(self, rows: list[tuple[int, int, int, bool]]) -> None:
+        """Compute tokens, each with its sequence and position, and whether its logits are wanted."""
         batch = self.batch
-        batch.n_tokens = len(tokens)
-        for i, token in enumerate(tokens):
+        batch.n_tokens = len(rows)
+        for i, (token, sequence, position, logits) in enumerate(rows):
             batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
-            batch.seq_id[i][0], batch.logits[i] = i, logits
+            batch.seq_id[i][0], batch.logits[i] = sequence, logits
         self._run(batch)
 
     def _run(self, batch: Any) -> None:
@@ -237,15 +241,13 @@ class LlamaCpp:
         rows = draw(self.n_vocab, n, depth + steps)
         if self.kept != (n, depth):
             self.l.llama_memory_clear(self.memory, True)
-            if n == 1:
-                self.read(rows[0][:depth])
-            else:
-                for i in range(depth):
-                    self._step([row[i] for row in rows], i, i == depth - 1)
+            prompts = [(row[i], s, i, i == depth - 1) for s, row in enumerate(rows) for i in range(depth)]
+            for at in range(0, len(prompts), self.n_batch):
+                self._compute(prompts[at : at + self.n_batch])
             self.kept = (n, depth)
         start = clock()
         for i in range(depth, depth + steps):
-            self._step([row[i] for row in rows], i, True)
+            self._step([row[i] for row in rows], i)
         seconds = clock() - start
         removed = [self.l.llama_memory_seq_rm(self.memory, i, depth, -1) for i in range(n)]
         if not all(removed):  # a recurrent state cannot be shortened
@@ -264,10 +266,10 @@ class LlamaCpp:
             lib.llama_sampler_chain_add(chains[i], lib.llama_sampler_init_greedy())
             if not lib.llama_set_sampler(self.context, i, chains[i]):
                 raise SystemExit("llama.cpp cannot sample on this device")
-        self._step([1] * n, depth, True)
+        self._step([1] * n, depth)
         start = clock()
         for i in range(depth + 1, depth + 1 + steps):
-            self._step([self._best(row) for row in range(n)], i, True)
+            self._step([self._best(row) for row in range(n)], i)
         seconds = clock() - start
         for i, chain in enumerate(chains):
             lib.llama_set_sampler(self.context, i, None)

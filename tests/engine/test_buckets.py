@@ -87,6 +87,7 @@ def test_a_backend_says_how_many_lengths_and_the_coarsest_counts() -> None:
     merged = _over([CacheConfig(64), CacheConfig(32, DType.F16, 4), CacheConfig(16, DType.F32, 2)])
     assert merged == CacheConfig(64, DType.F32, 2)
     assert _over([CacheConfig(64), CacheConfig(256)]) == CacheConfig(256)
+    assert _over([CacheConfig(n_rows=2048), CacheConfig(n_rows=256)]).n_rows == 256
 
 
 def _over(configs: list[CacheConfig]) -> CacheConfig:

@@ -200,12 +200,21 @@ def _heads(node: Any, a: Any, b: Any) -> bool:
     return a.ne[0] in (64, 128)
 
 
+def _has_numbers(x: Any) -> bool:
+    """Whether no row is only NaN and -inf: limited by clamp.cu, or the products of Builder.row_argmax; or their rows."""
+    while _op(x) not in ("CLAMP", "MUL"):
+        if _op(x) not in ("GET_ROWS", "RESHAPE"):
+            return False
+        x = x.src[0]
+    return True
+
+
 def _runs_rows(node: Any, a: Any, b: Any) -> bool:
-    """getrows.cu. argmax.cu gives -1 for a row of NaN or of -inf; those of Builder.row_argmax, a product, have none."""
+    """getrows.cu. argmax.cu gives -1 for a row of NaN or of -inf."""
     first = b
     while first.view_src != ffi.NULL:
         first = first.view_src
-    if _op(first) == "ARGMAX" and _op(first.src[0]) != "MUL":
+    if _op(first) == "ARGMAX" and not _has_numbers(first.src[0]):
         return False
     return b.type == I32 and b.ne[3] == 1 and _dense(a) and _dense(b)
 

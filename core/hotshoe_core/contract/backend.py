@@ -111,8 +111,12 @@ class CacheConfig:
     cell_dtype: DType = DType.I32
     """The type of the indices by which a graph writes keys and values: I32 or I64."""
 
+    n_rows: int = 512
+    """How many rows a step has at most, if the user does not say: more are faster on some devices, and take memory."""
+
     def __post_init__(self) -> None:
         integer("padding", self.padding, 1, BackendError)
+        integer("n_rows", self.n_rows, 1, BackendError)
         if not isinstance(self.mask_dtype, DType):
             raise BackendError(f"mask_dtype is {described(self.mask_dtype)}; expected a DType, such as DType.F32")
         n = self.lengths_per_octave

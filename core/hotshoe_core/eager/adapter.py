@@ -188,11 +188,15 @@ class EagerBackend(Backend):
             return report
 
     def cache_config(self) -> CacheConfig:
-        """The coarsest padding and lengths of the devices, and the types of the first."""
+        """The coarsest padding and lengths of the devices, the fewest rows, and the types of the first."""
         configs = [library.cache_config for library in self._libraries]
         lengths = [c.lengths_per_octave for c in configs if c.lengths_per_octave is not None]
         return CacheConfig(
-            max(c.padding for c in configs), configs[0].mask_dtype, min(lengths, default=None), configs[0].cell_dtype
+            max(c.padding for c in configs),
+            configs[0].mask_dtype,
+            min(lengths, default=None),
+            configs[0].cell_dtype,
+            min(c.n_rows for c in configs),
         )
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ _FREE = -1
 _BITS = 64  # of a word of ``Cells.members``
 _SEARCHED_AT_ONCE = 4096  # cells, from the end of those in use
 _CELLS_OF_TEXT = 128  # that a text takes at once: attention passes over them where another text is computed
-_MOST_KEPT = 1024  # tokens of a mask that is kept for later prompts: 2 MB in F16
+_MOST_KEPT = 2048  # tokens of a mask that is kept for later prompts: 8 MB in F16
 
 Array = np.ndarray[Any, Any]
 SlotBits = int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hotshoe.nn.uses import check_uses
@@ -68,6 +68,11 @@ class ModelParts:
     """The most rows of a picture to which layers of the text model attend; 0 if they attend to none."""
     unused_towers: tuple[str, ...] = ()
     """The encoders that are not used, each with the reason."""
+
+    def with_batch(self) -> ModelParts:
+        """The same with the backend's number of rows in a step as ``n_batch``, if the user chose none."""
+        n_batch = self.params.n_batch or self.backend.cache_config().n_rows
+        return replace(self, params=replace(self.params, n_batch=n_batch))
 
 
 class LoadedModel:

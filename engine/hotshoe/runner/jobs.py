@@ -290,10 +290,10 @@ class Generation(Job[Token]):
 
 def stacked(rows: Sequence[Array]) -> Array:
     """Join arrays (1, vocab) to (n, vocab): without a copy if they are consecutive in memory, as 8 rows take 5 MB."""
-    if len(rows) == 1:
-        return rows[0]
-    base = rows[0].base
-    if base is None or len(base) != len(rows) or any(row.base is not base for row in rows):
-        return np.concatenate(rows)
-    in_order = all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(rows))
-    return base if in_order else np.concatenate(rows)
+    first = rows[0]
+    begin, step, base = first.ctypes.data, first.nbytes, first.base
+    together = all(row.base is base and row.ctypes.data == begin + i * step for i, row in enumerate(rows))
+    if base is None or not together:
+        return first if len(rows) == 1 else np.concatenate(rows)
+    shape, strides = (len(rows), *first.shape[1:]), (step, *first.strides[1:])
+    return np.lib.stride_tricks.as_strided(first, shape, strides)  # keeps the base alive

@@ -27,7 +27,8 @@ class RunnerParams:
     n_batch: int | None = None
     """The most tokens that one step computes, of all sequences together.
 
-    None: 512 for text models, 2048 for embedding models and rerankers.
+    None: 512 for text models, 2048 on a GPU with 30 GiB or more (what ``CacheConfig.n_rows`` says); 2048 for embedding
+    models and rerankers.
     """
 
     n_ubatch: int | None = None

@@ -66,7 +66,7 @@ class TextModel(LoadedModel):
     """
 
     def __init__(self, parts: ModelParts) -> None:
-        super().__init__(parts)
+        super().__init__(parts := parts.with_batch())
         model, params, n_ctx = cast("TextModule", parts.model), parts.params, parts.n_ctx
         spec, per_octave, free = model.cache_spec(), rows_per_octave(self.backend), self.backend.memory_free()
         self._cache = make_cache(

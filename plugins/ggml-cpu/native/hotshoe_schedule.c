@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MANY_ROWS = 128 };
+
 struct hotshoe_arena {
     struct hotshoe_ggml g;
     int n;
@@ -19,6 +21,7 @@ struct hotshoe_arena {
     ggml_backend_buffer_type_t types_by_id[HOTSHOE_MAX_UNITS];
     ggml_gallocr_t allocator;
     bool reorders;
+    uint32_t capturing;  /* bits of units that capture a graph which they get twice */
     bool keeps;          /* whether addresses stay valid while another graph gets its memory */
     uint64_t generation; /* changes whenever addresses become invalid */
 };
@@ -37,6 +40,7 @@ struct split {
     struct ggml_cgraph graph;
     int unit, first, end, first_copy, n_copies;
     uint32_t awaited; /* bits of the units that this split waits for, as they use the memory that it writes */
+    bool renewed;     /* whether its device must not know it again */
 };
 
 struct place {
@@ -66,7 +70,8 @@ struct hotshoe_schedule {
 static _Atomic uint64_t next_uid = (uint64_t) 1 << 62;
 
 struct hotshoe_arena * hotshoe_arena_new(const struct hotshoe_ggml * ggml, const ggml_backend_t * units,
-                                         const ggml_backend_buffer_type_t * types, int n, bool reorders) {
+                                         const ggml_backend_buffer_type_t * types, int n, bool reorders,
+                                         uint32_t capturing) {
     struct hotshoe_arena * arena = calloc(1, sizeof *arena);
     if (arena == NULL || n > HOTSHOE_MAX_UNITS) {
         free(arena);
@@ -87,6 +92,7 @@ struct hotshoe_arena * hotshoe_arena_new(const struct hotshoe_ggml * ggml, const
     }
     arena->allocator = arena->g.gallocr_new_n(arena->types_by_id, arena->n_ids);
     arena->reorders = reorders;
+    arena->capturing = capturing;
     arena->keeps = true;
     arena->generation = 1;
     return arena;
@@ -275,6 +281,27 @@ static bool divide(struct hotshoe_schedule * s) {
     return true;
 }
 
+/* CUDA replays a captured graph if its nodes have the same bytes, and their sources the same addresses, sizes and
+ * strides. It does not compare the types of the sources. So each graph gets a number of its own in the padding of its
+ * first node, which CUDA compares too and no kernel reads. */
+static void mark(struct split * split) {
+    if (split->graph.n_nodes > 0) {
+        const uint64_t own = atomic_fetch_add_explicit(&next_uid, 1, memory_order_relaxed);
+        memcpy(split->graph.nodes[0]->padding, &own, sizeof own);
+    }
+}
+
+/* Whether the device computes longer than the host queues the nodes. Capturing such a graph saves nothing, and delays
+ * its second run: by 12 of 24 ms for 512 tokens of a model with a billion parameters, on an H200. */
+static bool has_large_product(const struct ggml_cgraph * graph) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i]->op == GGML_OP_MUL_MAT && graph->nodes[i]->ne[1] >= MANY_ROWS) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Make the splits' graphs. */
 static void make_graphs(struct hotshoe_schedule * s) {
     const struct hotshoe_arena * arena = s->arena;
@@ -290,13 +317,8 @@ static void make_graphs(struct hotshoe_schedule * s) {
         if (arena->reorders && unit->iface.graph_optimize != NULL) {
             unit->iface.graph_optimize(unit, &split->graph);
         }
-        /* CUDA replays a captured graph if its nodes have the same bytes, and their sources the same addresses, sizes
-         * and strides. It does not compare the types of the sources. So each graph gets a number of its own in the
-         * padding of its first node, which CUDA compares too and no kernel reads. */
-        if (split->graph.n_nodes > 0) {
-            const uint64_t own = atomic_fetch_add_explicit(&next_uid, 1, memory_order_relaxed);
-            memcpy(split->graph.nodes[0]->padding, &own, sizeof own);
-        }
+        mark(split);
+        split->renewed = (arena->capturing >> split->unit & 1) != 0 && has_large_product(&split->graph);
     }
 }
 
@@ -529,6 +551,20 @@ static void take_memory(struct hotshoe_schedule * s) {
     }
 }
 
+/* What the graph needs of each type of memory. It loses its memory. */
+static void measure(struct hotshoe_schedule * s, size_t * by_id) {
+    const struct hotshoe_arena * arena = s->arena;
+    ggml_gallocr_t apart = arena->g.gallocr_new_n((ggml_backend_buffer_type_t *) arena->types_by_id, arena->n_ids);
+    take_memory(s);
+    arena->g.gallocr_reserve_n_size(apart, &s->whole, s->node_ids, s->leaf_ids, by_id);
+    arena->g.gallocr_free(apart);
+}
+
+/* By this number a device knows a graph again that has not changed. */
+static void renew(struct split * split) {
+    split->graph.uid = atomic_fetch_add_explicit(&next_uid, 1, memory_order_relaxed);
+}
+
 bool hotshoe_schedule_allocate(struct hotshoe_schedule * s) {
     struct hotshoe_arena * arena = s->arena;
     const struct hotshoe_ggml * g = &arena->g;
@@ -561,19 +597,29 @@ bool hotshoe_schedule_allocate(struct hotshoe_schedule * s) {
     }
     s->generation = arena->generation;
     for (int i = 0; i < s->n_splits; i++) {
-        /* by it a device knows a graph again that has not changed */
-        s->splits[i].graph.uid = atomic_fetch_add_explicit(&next_uid, 1, memory_order_relaxed);
+        renew(&s->splits[i]);
     }
     return true;
+}
+
+bool hotshoe_schedule_grows(struct hotshoe_schedule * s) {
+    const struct hotshoe_arena * arena = s->arena;
+    size_t by_id[HOTSHOE_MAX_UNITS] = {0};
+    if (s->generation == arena->generation) {
+        return false;
+    }
+    measure(s, by_id);
+    bool grows = !arena->keeps;
+    for (int i = 0; i < arena->n_ids; i++) {
+        grows = grows || by_id[i] > arena->g.gallocr_get_buffer_size(arena->allocator, i);
+    }
+    return grows;
 }
 
 void hotshoe_schedule_sizes(struct hotshoe_schedule * s, size_t * sizes) {
     const struct hotshoe_arena * arena = s->arena;
     size_t by_id[HOTSHOE_MAX_UNITS] = {0};
-    ggml_gallocr_t apart = arena->g.gallocr_new_n((ggml_backend_buffer_type_t *) arena->types_by_id, arena->n_ids);
-    take_memory(s);
-    arena->g.gallocr_reserve_n_size(apart, &s->whole, s->node_ids, s->leaf_ids, by_id);
-    arena->g.gallocr_free(apart);
+    measure(s, by_id);
     for (int i = 0; i < arena->n; i++) {
         sizes[i] = is_first_of_its_type(arena, i) ? by_id[arena->ids[i]] : 0;
     }
@@ -605,6 +651,10 @@ enum ggml_status hotshoe_schedule_compute(struct hotshoe_schedule * s) {
         }
         for (int j = 0; j < split->n_copies; j++) {
             copy_value(arena, &s->copies[split->first_copy + j]);
+        }
+        if (split->renewed) {
+            mark(split);
+            renew(split);
         }
         const enum ggml_status status = arena->g.graph_compute_async(arena->units[split->unit], &split->graph);
         if (status != GGML_STATUS_SUCCESS) {

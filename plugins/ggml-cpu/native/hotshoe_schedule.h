@@ -37,9 +37,11 @@ struct hotshoe_ggml {
 
 /* An arena: a buffer for each type of memory, as large as the largest graph needs. Allocates nothing yet. types: of the
  * units' temporaries. reorders: whether a library may change the order of its nodes; its function must be that of the
- * ggml that this file was compiled with. NULL if there is no memory. */
+ * ggml that this file was compiled with. capturing: bits of the units that capture a graph which they get twice. NULL if
+ * there is no memory. */
 HOTSHOE_API struct hotshoe_arena * hotshoe_arena_new(const struct hotshoe_ggml * ggml, const ggml_backend_t * units,
-                                                     const ggml_backend_buffer_type_t * types, int n, bool reorders);
+                                                     const ggml_backend_buffer_type_t * types, int n, bool reorders,
+                                                     uint32_t capturing);
 HOTSHOE_API void hotshoe_arena_free(struct hotshoe_arena * arena);
 
 /* Bytes of the buffer of a unit; 0 if it is that of an earlier unit. */
@@ -75,6 +77,10 @@ HOTSHOE_API int hotshoe_schedule_unit(const struct hotshoe_schedule * schedule, 
 /* Give the graph its memory, unless it has it. May make the arena's buffers larger: then all other graphs lose theirs.
  * false if a unit has too little memory. */
 HOTSHOE_API bool hotshoe_schedule_allocate(struct hotshoe_schedule * schedule);
+
+/* Whether giving the graph its memory may move buffers of the arena, which a running graph uses. The graph loses its
+ * memory, unless the answer is no because it has it. */
+HOTSHOE_API bool hotshoe_schedule_grows(struct hotshoe_schedule * schedule);
 
 /* Bytes by unit that the graph needs by itself; 0 for a unit whose buffer is that of an earlier one. */
 HOTSHOE_API void hotshoe_schedule_sizes(struct hotshoe_schedule * schedule, size_t * sizes);

@@ -6,6 +6,7 @@ a grid of 16 bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from hotshoe_core.testing.cases._shared import F16, Q4_0, Q4_K, Q6_K, Q8_0
 from hotshoe_core.testing.cases.elementwise import COMPARISONS, UNARY
 from hotshoe_core.testing.cases.matrix import well_conditioned
 from hotshoe_core.testing.cases.recurrent import decay, factor, short, uneven_decay, uneven_factor
-from hotshoe_core.testing.operands import Arg, Case, distinct, few, indices, integers, mask, nonzero, weight
+from hotshoe_core.testing.operands import Arg, Case, Cycle, distinct, few, indices, integers, mask, nonzero, weight
 from hotshoe_core.testing.run import F32, I32
 
 __all__ = ["cases"]
@@ -70,6 +71,10 @@ def order() -> Iterator[Case]:
         for values, note in ((distinct, ""), (few, "ties")):
             yield Case(op, (Arg((5, LONG), values=values, note=note),))
         yield Case(op, (Arg((MANY, 3), values=few, note="ties"),))
+        for n in (32_000, 50_257, 10_007):  # the last one is prime
+            yield Case(op, (Arg((3, n), values=distinct),))
+            yield Case(op, (Arg((3, n), values=few, note="ties"),))
+            yield Case(op, (Arg((2, n), values=Cycle((-math.inf,)), note="hidden"),))
     numbers = Arg((2, LONG), values=distinct)
     yield Case("argsort", (numbers,))
     yield Case("argsort", (numbers,), {"descending": True})

@@ -1,8 +1,8 @@
 """Overstated claims: nodes that a ggml library says it runs, and then ends the process on, or computes wrongly.
 
-Found by reading the sources of the kernels, which are the same in ggml 0.20.0 to 0.21.0: all versions are treated alike.
-A library that can do more than this table says loses only speed. RPC claims every node, for whatever device its server
-has: the claims of all libraries hold for it.
+Found by reading the sources of the kernels, which are the same in ggml 0.20.0 to 0.21.0. All versions are treated
+alike: if a later library can do more than this table says, that costs only speed. RPC claims every node, for whatever
+device its server has: the claims of all libraries hold for it.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ other libraries have one queue, or one connection, for all threads.
 _FAST_MATH = frozenset({"CUDA", "ROCm", "MUSA", "Vulkan"})
 """Libraries whose kernels multiply F32 in TF32 or F16, and are built with the compiler's fast mathematics."""
 
+_CAPTURING = frozenset({"CUDA", "ROCm", "MUSA"})
+
 
 class Unit:
     """An opened device, with its library and its ``ggml_backend_t``. It uses only ggml's own ops.
@@ -51,6 +53,9 @@ class Unit:
     maps_pages: bool
     """Whether weights may stay in a mapped file."""
 
+    captures: bool
+    """Whether the library captures a graph that it gets twice, and then replays it."""
+
     copies_later: bool
     """Whether copies are queued behind what the device computes. Otherwise a copy waits for it."""
 
@@ -67,6 +72,7 @@ class Unit:
         self._native_name = facts.name
         self.n_copying = min(n_threads, _N_COPYING.get(self.library.kind, 1))
         self.fast_math = self.library.kind in _FAST_MATH
+        self.captures = self.library.kind in _CAPTURING
         self._overstated = overstated(self.library.kind)
         self.ggml_backend = lib().ggml_backend_dev_init(self.device_pointer, ffi.NULL)
         self._failures = self.library.failures(facts.name)

@@ -219,7 +219,8 @@ class GgmlExecutable(Executable):
         if self._dry:
             self._sizes = _planned(self._scheduler.measure(graph))
             return
-        self._complete_other()  # the buffers may grow, and so move
+        if self._backend.running is not None and self._scheduler.grows(graph):
+            self._complete_other()
         self._scheduler.allocate(graph)
         require_memory(sum(unit.work_size(self._cgraph) for unit in units))
         if not self._shares:

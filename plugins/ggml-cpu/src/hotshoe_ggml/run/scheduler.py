@@ -53,7 +53,8 @@ class Scheduler:
         pinned = [unit.host_buffer_type for unit in self.units if unit.host_buffer_type != ffi.NULL]
         types[-1] = pinned[0] if pinned and len(types) > 1 else types[-1]
         reorders = ffi.string(lib().ggml_version()).decode() == build_info().ggml_version
-        return kernels().hotshoe_arena_new(ggml_functions(), backends, types, len(types), reorders)
+        capturing = sum(unit.captures << i for i, unit in enumerate(self.units))
+        return kernels().hotshoe_arena_new(ggml_functions(), backends, types, len(types), reorders, capturing)
 
     def measure(self, graph: ScheduledGraph) -> dict[str, int]:
         """Bytes by unit that the graph needs by itself. Allocates no buffer; the graph loses its memory.
@@ -71,6 +72,11 @@ class Scheduler:
             return {}
         size = kernels().hotshoe_arena_size
         return {unit.name: int(size(self.native, i)) for i, unit in enumerate(self.units)}
+
+    def grows(self, graph: ScheduledGraph) -> bool:
+        """Whether ``allocate`` may move buffers, which a running graph uses. Raises OutOfMemory for the host's memory."""
+        require_memory(graph.n_tensors * _PLANNED)
+        return bool(kernels().hotshoe_schedule_grows(graph.native))
 
     def allocate(self, graph: ScheduledGraph) -> None:
         """Give the graph its memory, unless it has it. Raises OutOfMemory; then no graph has memory."""
