@@ -158,13 +158,14 @@ class LlamaCpp:
         self.quiet = l.llama_log_callback(lambda *_: None)
         l.llama_log_set(self.quiet, None)
         if library:
-            from llama_cpp import _ggml
-
             open_cuda()
-            load = _ggml.libggml.ggml_backend_load
+            # By this name it is the library that libllama uses. A wheel has several copies, each with its own devices.
+            load = ctypes.CDLL("libggml.so.0").ggml_backend_load
             load.argtypes, load.restype = [ctypes.c_char_p], ctypes.c_void_p
             if not load(library.encode()):
                 raise SystemExit(f"llama.cpp's ggml does not load {library}")
+            if not l.llama_supports_gpu_offload():
+                raise SystemExit(f"llama.cpp finds no device of {library}")
         l.llama_backend_init()
         of_model: Any = l.llama_model_default_params()
         of_model.n_gpu_layers = 999 if library else 0

@@ -285,3 +285,41 @@ def test_closing_all_graphs_frees_the_buffers(backend: Backend) -> None:
     assert backend.memory().on("rpc:0").graph.size == 0
     with backend.new_context() as ctx:
         check_graph(ctx, graph_of(ctx, 64), 3)
+
+
+def product(backend: Backend, n_rows: int) -> tuple[Context, dict[Tensor, Any]]:
+    ctx = backend.new_context()
+    x, y = ctx.input("x", (n_rows, 64)), ctx.input("y", (64, 64))
+    ctx.forward(x @ y)
+    return ctx, {x: np.ones((n_rows, 64), np.float32), y: np.ones((64, 64), np.float32)}
+
+
+def test_a_graph_that_fits_into_the_buffers_is_planned_while_another_one_runs(server: Server) -> None:
+    with load_all().open("rpc:0") as backend:
+        running, feeds = product(backend, 256)
+        running.compute(feeds)
+        assert running.start(feeds)
+        smaller, _ = product(backend, 32)
+        smaller.reserve()
+        assert backend.running is running._executable  # type: ignore[attr-defined]
+        larger, _ = product(backend, 512)
+        larger.reserve()
+        assert backend.running is None, "its memory may have moved"  # type: ignore[attr-defined]
+        [output] = running.graph().outputs
+        np.testing.assert_array_equal(running.read(output), np.full((256, 64), 64.0))
+
+
+@pytest.mark.parametrize(("n_rows", "known"), [(8, True), (200, False)])
+def test_a_device_that_captures_graphs_does_not_know_long_prompts_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch, n_rows: int, known: bool
+) -> None:
+    """CUDA compares the first node, whose padding has the graph's number."""
+    monkeypatch.setattr("hotshoe_ggml.unit._CAPTURING", frozenset({"RPC"}))
+    with load_all().open("rpc:0") as backend:
+        ctx, feeds = product(backend, n_rows)
+        numbers = []
+        for _ in range(2):
+            ctx.compute(feeds)
+            node = lib().ggml_graph_node(ctx._executable._cgraph, 0)  # type: ignore[union-attr]
+            numbers.append(ffi.buffer(node.padding)[:])
+        assert (numbers[0] == numbers[1]) == known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import sys
@@ -58,7 +59,7 @@ class PinnedPool:
 
     def __init__(self, buffer_type: Any) -> None:
         self._buffer_type = buffer_type
-        self._free: dict[int, list[Any]] = {}  # ggml's buffers that no array uses, by size
+        self._free: dict[int, list[tuple[Any, int]]] = {}  # ggml's buffers that no array uses, with their addresses
         self._n_bytes = 0  # of all buffers
         self._closed = False
         self._process = os.getpid()
@@ -68,11 +69,11 @@ class PinnedPool:
 
         The caller holds the backend's lock. ``give_back`` takes no lock: an array may end in any thread.
         """
-        n = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        n = math.prod(shape) * dtype.itemsize
         size = 1 << max(n - 1, 4095).bit_length()
         free = self._free.setdefault(size, [])
         try:
-            buffer = free.pop()
+            buffer, start = free.pop()
         except IndexError:
             if self._n_bytes + size > _MOST_PINNED:
                 self._free_unused()  # of other sizes
@@ -82,12 +83,14 @@ class PinnedPool:
             if buffer == ffi.NULL:
                 return None
             self._n_bytes += size
-        memory = _Pinned(self, buffer, size)
-        return np.asarray(memory)[:n].view(dtype).reshape(shape)
+            start = int(ffi.cast("uintptr_t", lib().ggml_backend_buffer_get_base(buffer)))
+        memory = _Pinned(self, buffer, start, size)
+        memory.__array_interface__ = {"data": (start, False), "shape": shape, "typestr": dtype.str, "version": 3}
+        return np.asarray(memory)
 
-    def give_back(self, buffer: Any, size: int) -> None:
+    def give_back(self, buffer: Any, start: int, size: int) -> None:
         """Take a buffer that no array uses."""
-        self._free[size].append(buffer)  # before the test: close() may run in another thread
+        self._free[size].append((buffer, start))  # before the test: close() may run in another thread
         if self._closed:
             self._free_unused()
 
@@ -102,17 +105,16 @@ class PinnedPool:
         for size, buffers in list(self._free.items()):
             with suppress(IndexError):  # another thread may take the last one
                 while True:
-                    lib().ggml_backend_buffer_free(buffers.pop())
+                    lib().ggml_backend_buffer_free(buffers.pop()[0])
                     self._n_bytes -= size
 
 
 class _Pinned:
     """The memory of one array. NumPy refers to it as long as an array uses it."""
 
-    def __init__(self, pool: PinnedPool, buffer: Any, size: int) -> None:
-        self._pool, self._buffer, self._size = pool, buffer, size
-        start = int(ffi.cast("uintptr_t", lib().ggml_backend_buffer_get_base(buffer)))
-        self.__array_interface__ = {"data": (start, False), "shape": (size,), "typestr": "|u1", "version": 3}
+    def __init__(self, pool: PinnedPool, buffer: Any, start: int, size: int) -> None:
+        self._pool, self._buffer, self._start, self._size = pool, buffer, start, size
+        self.__array_interface__: dict[str, Any] = {}
 
     def __del__(self) -> None:
-        self._pool.give_back(self._buffer, self._size)
+        self._pool.give_back(self._buffer, self._start, self._size)
