@@ -29,7 +29,8 @@ class Made:
     def __init__(self, name: str, row: Row, scratch: Path, bound: float = 0.0) -> None:
         """bound: the error that is allowed in any case; see ``Row.bound``."""
         self.name, self.row, self.scratch = name, row, scratch
-        self.bound = max(row.bound, bound)
+        self.bound, self.llamacpp_bound = max(row.bound, bound), max(row.llamacpp_bound, bound)
+        self.is_exact = not bound
         self.ids = text_ids(row.n_tokens, min(250, dict(row.config).get("vocab_size", 250)))
         self._expected: dict[tuple[int, ...], Array] = {}
         self._models: dict[str, TextModel] = {}

@@ -36,4 +36,4 @@ def test_logits_are_those_of_llama_cpp(made: Made, main_device: str) -> None:
     if why:
         assert error > made.row.llamacpp_bound, "llama.cpp agrees: remove the reason why it does not"
         pytest.xfail(why)
-    assert error <= made.row.llamacpp_bound
+    assert error <= made.llamacpp_bound

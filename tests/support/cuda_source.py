@@ -201,7 +201,7 @@ def _heads(node: Any, a: Any, b: Any) -> bool:
 
 
 def _has_numbers(x: Any) -> bool:
-    """Whether no row is only NaN and -inf: limited by clamp.cu, or the products of Builder.row_argmax; or their rows."""
+    """Whether no row is only NaN and -inf: limited by clamp.cu, products of Builder.row_argmax, or their rows."""
     while _op(x) not in ("CLAMP", "MUL"):
         if _op(x) not in ("GET_ROWS", "RESHAPE"):
             return False

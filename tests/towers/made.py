@@ -53,7 +53,7 @@ class MadeTower:
 
     def __init__(self, name: str, row: TowerRow, folder: Path, bound: float = 0.0) -> None:
         """bound: the error that is allowed in any case, as a part of the largest value."""
-        self.name, self.row, self.bound = name, row, max(row.bound, bound)
+        self.name, self.row, self.bound, self.least_bound = name, row, max(row.bound, bound), bound
         self.folder = make_tower_folder(row, folder / "hf")
         self.published = self.folder if row.nest is None else row.nest(self.folder, folder / "published")
         self.path = convert(self._text_folder(folder), folder / "model.gguf", "f32")

@@ -51,6 +51,12 @@ def model(tower: MadeTower, main_device: str) -> TextModel:
     return model
 
 
+@pytest.fixture(autouse=True)
+def bound(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--bound``, for a device that rounds more."""
+    monkeypatch.setattr(f"{__name__}.BOUND", max(BOUND, pytestconfig.getoption("--bound")))
+
+
 def _same(a: Any, b: Any) -> None:
     assert np.abs(a - b).max() <= BOUND * np.abs(b).max()
 

@@ -37,8 +37,8 @@ struct hotshoe_ggml {
 
 /* An arena: a buffer for each type of memory, as large as the largest graph needs. Allocates nothing yet. types: of the
  * units' temporaries. reorders: whether a library may change the order of its nodes; its function must be that of the
- * ggml that this file was compiled with. capturing: bits of the units that capture a graph which they get twice. NULL if
- * there is no memory. */
+ * ggml that this file was compiled with. capturing: bits of the units that capture a graph which they get twice. NULL
+ * if there is no memory. */
 HOTSHOE_API struct hotshoe_arena * hotshoe_arena_new(const struct hotshoe_ggml * ggml, const ggml_backend_t * units,
                                                      const ggml_backend_buffer_type_t * types, int n, bool reorders,
                                                      uint32_t capturing);
@@ -78,8 +78,8 @@ HOTSHOE_API int hotshoe_schedule_unit(const struct hotshoe_schedule * schedule, 
  * false if a unit has too little memory. */
 HOTSHOE_API bool hotshoe_schedule_allocate(struct hotshoe_schedule * schedule);
 
-/* Whether giving the graph its memory may move buffers of the arena, which a running graph uses. The graph loses its
- * memory, unless the answer is no because it has it. */
+/* Whether giving the graph its memory may move buffers of the arena, which a running graph uses; false if it has its
+ * memory. If it has none, it is planned, and the plan is dropped. */
 HOTSHOE_API bool hotshoe_schedule_grows(struct hotshoe_schedule * schedule);
 
 /* Bytes by unit that the graph needs by itself; 0 for a unit whose buffer is that of an earlier one. */

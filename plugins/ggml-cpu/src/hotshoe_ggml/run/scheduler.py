@@ -74,7 +74,10 @@ class Scheduler:
         return {unit.name: int(size(self.native, i)) for i, unit in enumerate(self.units)}
 
     def grows(self, graph: ScheduledGraph) -> bool:
-        """Whether ``allocate`` may move buffers, which a running graph uses. Raises OutOfMemory for the host's memory."""
+        """Whether ``allocate`` may move buffers, which a running graph uses.
+
+        Raises OutOfMemory for memory of the host.
+        """
         require_memory(graph.n_tensors * _PLANNED)
         return bool(kernels().hotshoe_schedule_grows(graph.native))
 
