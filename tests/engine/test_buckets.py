@@ -82,12 +82,26 @@ def test_a_backend_says_how_many_lengths_and_the_coarsest_counts() -> None:
             CacheConfig(lengths_per_octave=wrong)  # type: ignore[arg-type]
     with pytest.raises(BackendError, match="padding is 0; expected 1 or more"):
         CacheConfig(padding=0)
+    with pytest.raises(BackendError, match="n_rows is 0; expected 1 or more"):
+        CacheConfig(n_rows=0)
     with pytest.raises(BackendError, match=r"mask_dtype is 'f32' .*; expected a DType"):
         CacheConfig(mask_dtype="f32")  # type: ignore[arg-type]
     merged = _over([CacheConfig(64), CacheConfig(32, DType.F16, 4), CacheConfig(16, DType.F32, 2)])
     assert merged == CacheConfig(64, DType.F32, 2)
     assert _over([CacheConfig(64), CacheConfig(256)]) == CacheConfig(256)
     assert _over([CacheConfig(n_rows=2048), CacheConfig(n_rows=256)]).n_rows == 256
+
+
+@pytest.mark.parametrize(("options", "n_rows"), [({}, 48), ({"n_batch": 96}, 96), ({"n_ubatch": 32}, 32)])
+def test_a_backend_may_choose_the_rows_of_a_step(
+    gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, options: dict[str, int], n_rows: int
+) -> None:
+    monkeypatch.setattr(EagerBackend, "cache_config", lambda self: CacheConfig(8, n_rows=48))
+    with load(gguf("LlamaForCausalLM"), "reference", n_ctx=128, **options) as model:
+        assert model.params.max_graph_rows == n_rows
+        with model.sequence() as text:
+            text.append(*IDS[:100])
+        assert max(signature.n_rows for signature in model._forward.contexts.signatures) <= n_rows
 
 
 def _over(configs: list[CacheConfig]) -> CacheConfig:

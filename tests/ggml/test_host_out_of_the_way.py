@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import hotshoe
 from hotshoe.runner.text import TextModel
-from hotshoe_core import Context, Tensor, ops
+from hotshoe_core import Context, DeviceType, Tensor, ops
 from hotshoe_core.contract.backend import Backend
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import constant
@@ -323,3 +324,15 @@ def test_a_device_that_captures_graphs_does_not_know_long_prompts_again(
             node = lib().ggml_graph_node(ctx._executable._cgraph, 0)  # type: ignore[union-attr]
             numbers.append(ffi.buffer(node.padding)[:])
         assert (numbers[0] == numbers[1]) == known
+
+
+@pytest.mark.parametrize(
+    ("kind", "gib", "n_rows"), [(DeviceType.GPU, 80, 2048), (DeviceType.GPU, 24, 512), (DeviceType.CPU, 80, 512)]
+)
+def test_a_gpu_with_much_memory_gets_long_prompts_in_large_steps(
+    server: Server, monkeypatch: pytest.MonkeyPatch, kind: DeviceType, gib: int, n_rows: int
+) -> None:
+    with load_all().open("rpc:0") as backend:
+        unit = backend.units[0]  # type: ignore[attr-defined]
+        monkeypatch.setattr(unit, "device", replace(unit.device, type=kind, memory_total=gib << 30))
+        assert backend.cache_config().n_rows == n_rows
