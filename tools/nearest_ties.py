@@ -1,11 +1,12 @@
-"""How much a mixture's logits change if one near tie of its routing falls the other way: for devices that round more.
+"""How much the logits of a mixture change if one token gets another expert, as it may on a device that rounds more.
 
-    python tools/nearest_ties.py mixtral lfm2moe …      # rows of tests/families; needs PyTorch and transformers
+    python tools/nearest_ties.py mixtral lfm2moe …      # models of the table in tests/families; needs transformers
 
-A GPU multiplies F32 in TF32. If a token's last chosen expert and the first one that is not chosen have nearly the same
-score, that alone can exchange them. For each row, this program finds the tokens whose scores are nearest, exchanges the
-two experts by the smallest change of the router's input, and prints the largest change of a logit, as a part of the
-largest logit. The distance of the scores is given in typical errors of TF32.
+CUDA rounds F32 to TF32 before it multiplies. If the last expert that a token gets and the first one that it does not
+get have nearly the same score, this rounding can exchange them. For each model, the program finds the tokens whose
+scores are nearest. It exchanges the two experts by the smallest change of the router's input. The last number of a
+line is the largest change of a logit, as a part of the largest logit. The number before is the distance of the two
+scores, in typical errors of TF32.
 """
 
 from __future__ import annotations

@@ -105,14 +105,14 @@ class CacheConfig:
     for seconds sets a small number: with 1, prompts of 1 to 512 tokens have 10 lengths; with 2, 18. Padding adds at
     most ``1 / lengths_per_octave`` to a graph. None: 16 for rows, and 8 for the cache.
 
-    hotshoe keeps up to 32 of the largest graphs of such a backend, and 8 if this is None.
+    If it is a number, hotshoe keeps up to 32 graphs of the largest size, and 8 if it is None.
     """
 
     cell_dtype: DType = DType.I32
     """The type of the indices by which a graph writes keys and values: I32 or I64."""
 
     n_rows: int = 512
-    """How many rows a step has at most, if the user does not say: more are faster on some devices, and take memory."""
+    """The most tokens of a text model's step, if the user gives no ``n_batch``. Large steps take more memory."""
 
     def __post_init__(self) -> None:
         integer("padding", self.padding, 1, BackendError)

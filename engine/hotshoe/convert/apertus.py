@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
+from hotshoe.convert import Checkpoint, FileLayout, Rules, make_layout, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

@@ -6,17 +6,13 @@ pair of texts). In the file, ``cls`` is BERT's pooler, and ``cls.output`` is the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import gguf
 
-from hotshoe.convert import Recipe, Rules, make_layout, wordpiece_metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, make_layout, wordpiece_metadata
+from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_distilbert", "describe_encoder", "describe_reranker", "encoder_keys"]
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, expert_keys, make_layout, read_rope, read_sizes, window_keys, windowed_layers
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, ModelSizes
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    ModelSizes,
+    Rules,
+    expert_keys,
+    make_layout,
+    read_rope,
+    read_sizes,
+    window_keys,
+    windowed_layers,
+)
 
 __all__ = ["describe", "describe_cohere2", "describe_cohere2moe"]
 

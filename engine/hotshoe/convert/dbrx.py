@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Recipe, Rules, make_layout, read_rope
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, make_layout, read_rope
 
 __all__ = ["describe"]
 

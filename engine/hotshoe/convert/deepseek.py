@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, interleave, make_layout, mixture_keys, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+from hotshoe.convert import Checkpoint, FileLayout, Rules, interleave, make_layout, mixture_keys, read_rope, read_sizes
 
 __all__ = ["bailing", "describe"]
 

@@ -6,16 +6,12 @@ that it projects queries to the latent, instead of each latent to a key. So GGUF
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import gguf
 
-from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hotshoe.convert import Checkpoint, FileLayout, Rope
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rope, Rules, expert_keys, make_layout, read_rope, read_sizes
 
 __all__ = ["describe", "describe_latent", "latent_recipes"]
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
+from hotshoe.convert import Checkpoint, FileLayout, Rules, make_layout, read_rope, read_sizes
+from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
 

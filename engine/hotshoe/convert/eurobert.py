@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import make_layout, read_rope, read_sizes
+from hotshoe.convert import Checkpoint, FileLayout, make_layout, read_rope, read_sizes
 from hotshoe.convert.llama import describe_llama
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe", "describe_llama_embed"]
 

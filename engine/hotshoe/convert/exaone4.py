@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, make_layout, mixture_keys, read_rope, read_sizes, windowed_layers
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, ModelSizes, Rope
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    ModelSizes,
+    Rope,
+    Rules,
+    make_layout,
+    mixture_keys,
+    read_rope,
+    read_sizes,
+    windowed_layers,
+)
 
 __all__ = ["describe", "describe_moe"]
 

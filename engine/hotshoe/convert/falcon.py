@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, from_groups, make_layout, read_rope
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+from hotshoe.convert import Checkpoint, FileLayout, Rules, from_groups, make_layout, read_rope
 
 __all__ = ["describe"]
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Recipe, Rules, make_layout, make_tower_layout, plus, read_rope, read_sizes, tower_keys
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Recipe,
+    Rules,
+    make_layout,
+    make_tower_layout,
+    plus,
+    read_rope,
+    read_sizes,
+    tower_keys,
+)
+from hotshoe.convert._names import Names
 from hotshoe.convert._settings import Settings
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
 from hotshoe.convert._tower import read_preprocessor
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_gemma3", "describe_tower"]
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotshoe.convert import Recipe, Rules, make_layout, read_rope, read_sizes, windowed_layers
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, make_layout, read_rope, read_sizes, windowed_layers
 from hotshoe.convert._settings import Settings
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hotshoe.convert import (
+    Array,
+    Checkpoint,
+    FileLayout,
     Recipe,
+    Rope,
     Rules,
     make_layout,
     make_tower_layout,
@@ -16,11 +20,8 @@ from hotshoe.convert import (
     tower_keys,
     windowed_layers,
 )
+from hotshoe.convert._names import Names
 from hotshoe.convert._tower import processor_count, read_preprocessor
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout, Rope
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_tower", "describe_unified_tower"]
 

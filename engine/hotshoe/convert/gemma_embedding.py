@@ -5,12 +5,8 @@ llama.cpp's converter writes these matrices only on request; without them, the v
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hotshoe.convert import Checkpoint, FileLayout
 from hotshoe.convert.gemma3 import describe_gemma3
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

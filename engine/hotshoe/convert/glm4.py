@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from hotshoe.convert import Recipe, Rules, glm4v, make_layout, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout
+from hotshoe.convert import Array, Checkpoint, FileLayout, Recipe, Rules, glm4v, make_layout, read_rope, read_sizes
 
 __all__ = ["describe", "describe_chatglm", "describe_vision"]
 

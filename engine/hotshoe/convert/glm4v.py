@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Recipe, Rules, make_tower_layout, tower_keys
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, Rope
-    from hotshoe.convert._names import Names
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rope, Rules, make_tower_layout, tower_keys
+from hotshoe.convert._names import Names
 
 __all__ = ["ENCODERS", "describe_tower", "section_keys"]
 

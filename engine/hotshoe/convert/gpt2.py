@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hotshoe.convert import Recipe, Rules, make_layout, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, ModelSizes
+from hotshoe.convert import Checkpoint, FileLayout, ModelSizes, Recipe, Rules, make_layout, read_sizes
 
 __all__ = ["describe", "describe_starcoder"]
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, read_rope, read_sizes, window_keys
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Recipe,
+    Rules,
+    expert_keys,
+    make_layout,
+    read_rope,
+    read_sizes,
+    window_keys,
+)
+from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
 

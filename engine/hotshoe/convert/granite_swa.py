@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Rules, expert_keys, windowed_layers
+from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, windowed_layers
+from hotshoe.convert._names import Names
 from hotshoe.convert.granitemoe import scale_keys
 from hotshoe.convert.llama import describe_llama
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Rules, expert_keys, interleave, make_layout, read_rope, read_sizes
+from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, interleave, make_layout, read_rope, read_sizes
+from hotshoe.convert._names import Names
 from hotshoe.convert.granitemoe import EXPERT_NAMES, SHARED_NAMES, scale_keys
 from hotshoe.convert.mamba2 import CONTEXT, mamba2_recipes, refuse_time_step_limit
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
 

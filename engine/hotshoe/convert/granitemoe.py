@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, expert_keys, interleave, make_layout, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
+from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, interleave, make_layout, read_rope, read_sizes
+from hotshoe.convert._names import Names
 
 __all__ = ["EXPERT_NAMES", "SHARED_NAMES", "describe", "scale_keys"]
 

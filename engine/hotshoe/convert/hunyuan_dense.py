@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, Rope
-    from hotshoe.convert._names import Names
+from hotshoe.convert import Checkpoint, FileLayout, Rope, Rules, make_layout, read_rope, read_sizes
+from hotshoe.convert._names import Names
 
 __all__ = ["NORM_NAMES", "alpha_keys", "describe"]
 

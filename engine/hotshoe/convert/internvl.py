@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, find_converter, make_tower_layout, tower_keys
+from hotshoe.convert import Checkpoint, FileLayout, Rules, find_converter, make_tower_layout, tower_keys
+from hotshoe.convert._names import Names
 from hotshoe.convert._settings import Settings
 from hotshoe.convert._tower import read_preprocessor
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_tower"]
 

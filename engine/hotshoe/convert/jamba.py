@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, minus_exp, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, expert_keys, make_layout, minus_exp, read_sizes
 
 __all__ = ["describe"]
 

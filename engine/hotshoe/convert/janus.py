@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Rules, make_tower_layout, tower_keys
+from hotshoe.convert import Checkpoint, FileLayout, Rules, make_tower_layout, tower_keys
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
 from hotshoe.convert.llama import describe_llama
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe", "describe_tower"]
 

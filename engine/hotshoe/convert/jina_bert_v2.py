@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Rules, make_layout, wordpiece_metadata
+from hotshoe.convert import Checkpoint, FileLayout, Rules, make_layout, wordpiece_metadata
 from hotshoe.convert.bert import encoder_keys
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import gguf
 
-from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, refuse_quantized
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, make_layout, minus_exp, refuse_quantized
 from hotshoe.convert.deepseek2 import latent_recipes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Recipe, Rules, make_layout, make_tower_layout, read_rope, read_sizes, tower_keys
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    ModelSizes,
+    Recipe,
+    Rules,
+    make_layout,
+    make_tower_layout,
+    read_rope,
+    read_sizes,
+    tower_keys,
+)
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
 from hotshoe.convert._tower import expect_of_processor, processor_count, read_preprocessor
 from hotshoe.towers import lfm2
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, ModelSizes
 
 __all__ = ["describe", "describe_tower", "layer_keys"]
 

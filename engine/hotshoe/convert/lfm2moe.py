@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Rules, expert_keys, make_layout, read_rope, read_sizes
+from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, make_layout, read_rope, read_sizes
+from hotshoe.convert._names import Names
 from hotshoe.convert.lfm2 import layer_keys
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
 

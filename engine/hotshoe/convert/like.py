@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from hotshoe.convert import Recipe, Rules, interleave, make_layout, read_rope, read_sizes
+from hotshoe.convert import Array, Checkpoint, FileLayout, Recipe, Rules, interleave, make_layout, read_rope, read_sizes
 from hotshoe.convert.llama import describe_llama
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout
 
 __all__ = [
     "arcee",

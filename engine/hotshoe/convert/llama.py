@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
     Recipe,
     Rules,
     interleave,
@@ -17,9 +19,6 @@ from hotshoe.convert import (
 )
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
 from hotshoe.convert._tower import processor_edge, read_preprocessor
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe", "describe_llama", "describe_smolvlm", "describe_smolvlm_tower"]
 

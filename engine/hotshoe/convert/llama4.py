@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
     Recipe,
     Rules,
     expert_keys,
@@ -14,12 +14,9 @@ from hotshoe.convert import (
     read_sizes,
     tower_keys,
 )
+from hotshoe.convert._names import Names
 from hotshoe.convert._tower import expect_of_processor, read_preprocessor, refuse_other_theta
 from hotshoe.towers.llama4 import MAX_TILES
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_tower"]
 

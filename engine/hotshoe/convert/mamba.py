@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, refuse_quantized
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, make_layout, minus_exp, refuse_quantized
 from hotshoe.convert.mamba2 import CONTEXT, padded_vocab
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

@@ -7,12 +7,9 @@ log(-A). GGUF adds an axis of 1 to A and D, after the axis of heads, and stores 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, refuse_quantized
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, make_layout, minus_exp, refuse_quantized
 
 __all__ = ["CONTEXT", "describe", "mamba2_recipes", "padded_vocab", "refuse_time_step_limit"]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Rules, expert_keys, make_layout, read_rope, read_sizes, windowed_layers
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Rules,
+    expert_keys,
+    make_layout,
+    read_rope,
+    read_sizes,
+    windowed_layers,
+)
 
 __all__ = ["describe"]
 

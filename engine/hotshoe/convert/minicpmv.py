@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Rules, make_tower_layout, qwen35, tower_keys
+from hotshoe.convert import Checkpoint, FileLayout, Rules, make_tower_layout, qwen35, tower_keys
+from hotshoe.convert._names import Names
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
 from hotshoe.convert._tower import expect_of_processor, read_preprocessor
 from hotshoe.towers.minicpmv import MAX_SLICES
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_tower"]
 

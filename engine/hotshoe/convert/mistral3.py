@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import read_rope
+from hotshoe.convert import Checkpoint, FileLayout, Rope, read_rope
 from hotshoe.convert.deepseek2 import describe_latent
 from hotshoe.convert.llama import describe_llama
 from hotshoe.convert.pixtral import OTHERS
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, Rope
 
 __all__ = ["describe"]
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import expert_keys
+from hotshoe.convert import Checkpoint, FileLayout, expert_keys
 from hotshoe.convert.llama import describe_llama
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

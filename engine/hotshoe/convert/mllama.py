@@ -6,18 +6,14 @@ The two are written to two files, as those of all other models are; readers of O
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotshoe.convert import Recipe, Rules, interleave, make_tower_layout, tower_keys
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, interleave, make_tower_layout, tower_keys
 from hotshoe.convert._settings import Settings
 from hotshoe.convert._tower import processor_edge, read_preprocessor
 from hotshoe.convert.llama import describe_llama
 from hotshoe.towers.mllama import MAX_TILES
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe", "describe_tower"]
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
+from hotshoe.convert import Checkpoint, FileLayout, Rules, make_layout, read_rope, read_sizes
 from hotshoe.convert.bert import classifier_keys, read_labels
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe", "describe_reranker"]
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from hotshoe.convert import Rules, interleave, make_layout, plus, read_rope, read_sizes, windowed_layers
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Rules,
+    interleave,
+    make_layout,
+    plus,
+    read_rope,
+    read_sizes,
+    windowed_layers,
+)
 
 __all__ = ["describe"]
 

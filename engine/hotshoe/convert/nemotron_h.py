@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, expert_keys, interleave, make_layout, read_sizes
+from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, interleave, make_layout, read_sizes
 from hotshoe.convert._settings import Settings
 from hotshoe.convert.mamba2 import CONTEXT, mamba2_recipes, refuse_time_step_limit
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Recipe, Rules, make_layout, read_rope, tokenizer_metadata, wordpiece_metadata
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Recipe,
+    Rules,
+    make_layout,
+    read_rope,
+    tokenizer_metadata,
+    wordpiece_metadata,
+)
 from hotshoe.convert._json import read_object
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

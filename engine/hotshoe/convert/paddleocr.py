@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from hotshoe.convert import Rules, make_layout, make_tower_layout, read_rope, read_sizes, tower_keys
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Rules,
+    make_layout,
+    make_tower_layout,
+    read_rope,
+    read_sizes,
+    tower_keys,
+)
+from hotshoe.convert._names import Names
 from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
 from hotshoe.convert._tower import processor_count, processor_edge, read_preprocessor
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe", "describe_tower"]
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from hotshoe.convert import Recipe, Rules, interleave, make_tower_layout, qwen3, tower_keys
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, interleave, make_tower_layout, qwen3, tower_keys
 from hotshoe.convert._layout import TensorLayout
+from hotshoe.convert._names import Names
 from hotshoe.convert._tokenfiles import read_text_tokenizer
 from hotshoe.convert._tower import refuse_other_theta
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["OTHERS", "describe_lighton", "describe_lighton_tower", "describe_tower"]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, Rope
+from hotshoe.convert import Checkpoint, FileLayout, Rope, Rules, make_layout, read_rope, read_sizes
 
 __all__ = ["describe", "describe_qwen3"]
 

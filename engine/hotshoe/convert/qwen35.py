@@ -5,14 +5,25 @@ The value heads have another order in GGUF: the first of each key head, then the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hotshoe.convert import Recipe, Rules, expert_keys, make_layout, minus_exp, plus, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout, ModelSizes, Rope
+from hotshoe.convert import (
+    Array,
+    Checkpoint,
+    FileLayout,
+    ModelSizes,
+    Recipe,
+    Rope,
+    Rules,
+    expert_keys,
+    make_layout,
+    minus_exp,
+    plus,
+    read_rope,
+    read_sizes,
+)
 
 __all__ = ["NORMS", "delta_keys", "describe", "shared_mixture_keys"]
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from hotshoe.convert import Rules, expert_keys, make_layout, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rope
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rope, Rules, expert_keys, make_layout, read_rope, read_sizes
 
 __all__ = ["describe", "describe_qwen3moe"]
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from hotshoe.convert import Recipe, Rules, make_layout, minus_exp, plus, read_rope, read_sizes
+from hotshoe.convert import (
+    Array,
+    Checkpoint,
+    FileLayout,
+    Recipe,
+    Rules,
+    make_layout,
+    minus_exp,
+    plus,
+    read_rope,
+    read_sizes,
+)
 from hotshoe.convert.qwen35 import NORMS, delta_keys, shared_mixture_keys
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotshoe.convert import Rules, audio_keys, make_tower_layout
+from hotshoe.convert import Array, Checkpoint, FileLayout, Rules, audio_keys, make_tower_layout
 from hotshoe.convert._settings import Settings
 from hotshoe.convert.qwen_vl import describe_2, describe_tower_2_5
 from hotshoe.convert.whisper import WHISPER_BIASES, WHISPER_NAMES
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout
 
 __all__ = ["describe", "describe_tower"]
 

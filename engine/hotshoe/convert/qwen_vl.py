@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Recipe, Rules, make_tower_layout, read_rope, tower_keys
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, make_tower_layout, read_rope, tower_keys
+from hotshoe.convert._names import Names
 from hotshoe.convert.qwen2 import describe_qwen2
 from hotshoe.convert.qwen3 import describe_qwen3
 from hotshoe.convert.qwen3moe import describe_qwen3moe
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe_2", "describe_3", "describe_3_moe", "describe_tower_2", "describe_tower_2_5", "describe_tower_3"]
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Recipe, Rules, make_layout, refuse_quantized
+from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, make_layout, refuse_quantized
 from hotshoe.convert._json import read_object, regular
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType
 from hotshoe_core.errors import ModelFileError
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

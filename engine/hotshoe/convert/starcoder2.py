@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+from hotshoe.convert import Checkpoint, FileLayout, Rules, make_layout, read_rope, read_sizes
 
 __all__ = ["describe"]
 

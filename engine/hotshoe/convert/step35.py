@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hotshoe.convert import Rules, make_layout, plus, read_rope, read_sizes
+from hotshoe.convert import Array, Checkpoint, FileLayout, Rope, Rules, make_layout, plus, read_rope, read_sizes
+from hotshoe.convert._names import Names
 from hotshoe.convert._settings import Settings
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout, Rope
-    from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotshoe.convert import Rules, audio_keys, make_tower_layout, read_rope
+from hotshoe.convert import Checkpoint, FileLayout, Rules, audio_keys, make_tower_layout, read_rope
+from hotshoe.convert._names import Names
 from hotshoe.convert._settings import Settings
 from hotshoe.convert.llama import describe_llama
 from hotshoe.convert.qwen2 import describe_qwen2
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
-    from hotshoe.convert._names import Names
 
 __all__ = [
     "WHISPER_BIASES",

@@ -5,13 +5,8 @@ GGUF calls it "bert". The rows of the position embedding that no token uses are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hotshoe.convert import tokenizer_metadata
+from hotshoe.convert import Checkpoint, FileLayout, tokenizer_metadata
 from hotshoe.convert.bert import describe_encoder
-
-if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe", "describe_reranker"]
 

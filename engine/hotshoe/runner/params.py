@@ -27,8 +27,8 @@ class RunnerParams:
     n_batch: int | None = None
     """The most tokens that one step computes, of all sequences together.
 
-    None: 512 for text models, 2048 on a GPU with 30 GiB or more (what ``CacheConfig.n_rows`` says); 2048 for embedding
-    models and rerankers.
+    None: 2048 for embedding models and rerankers. For text models, what the backend chooses (``CacheConfig.n_rows``):
+    512, or 2048 on a GPU that has 30 GiB of memory or more.
     """
 
     n_ubatch: int | None = None
