@@ -38,8 +38,8 @@ def map_body(context: Any, body: Any) -> Any:
     for field in _LENGTHS:
         if isinstance(body.get(field), int):
             body[field] = min(body[field], _LONGEST)
-    if (field := _LENGTH_OF.get(path)) is not None:
-        body.setdefault(field, _LONGEST)
+    if (field := _LENGTH_OF.get(path)) is not None and body.get(field) is None:
+        body[field] = _LONGEST  # a null, too, asks for a text as long as the context
     if path in ("/api/chat", "/api/generate") and isinstance(options := body.setdefault("options", {}), dict):
         options["num_predict"] = _LONGEST
     messages = body.get("messages")
