@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hotshoe.kvcache.buckets import round_down, round_up
 from hotshoe.runner.forward import max_padding
 from hotshoe.runner.pace import Allowance
-from hotshoe.runner.scheduler import Chunk, Limits, schedule
+from hotshoe.runner.scheduler import _MOST_SKIPPED, Chunk, Limits, schedule
 
 
 @dataclass(eq=False)
@@ -81,7 +81,7 @@ def test_every_step_keeps_its_promises(situation: tuple[list[Job], Limits]) -> N
     # the shortest prompts first, or the one that came first if it was not served lately
     if prompts and not limits.uniform:
         order = sorted(prompts, key=lambda job: (job.n_pending, job.arrival))
-        if step - prompts[0].served >= 2:
+        if step - prompts[0].served >= _MOST_SKIPPED:
             order = [prompts[0], *(job for job in order if job is not prompts[0])]
         begun = [job for job in order if done[job]]
         assert begun == order[: len(begun)]
