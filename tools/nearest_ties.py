@@ -43,7 +43,7 @@ class Tie(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="+", choices=sorted(ROWS), metavar="ROW")
+    parser.add_argument("rows", nargs="+", choices=sorted(ROWS), metavar="MODEL")
     for name in parser.parse_args().rows:
         with tempfile.TemporaryDirectory() as folder:
             made = Made(name, ROWS[name], Path(folder))

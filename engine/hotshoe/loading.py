@@ -16,7 +16,7 @@ from hotshoe.load_request import LoadRequest, model_class_of, open_file
 from hotshoe.placement.params import PlacementParams
 from hotshoe.store import verified
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
-from hotshoe_core import AllocationStatus, Device, DeviceType, Placement
+from hotshoe_core import AllocationStatus, CacheConfig, Device, DeviceType, Placement
 from hotshoe_core.errors import InsufficientMemoryError, ModelError, PlacementError
 from hotshoe_core.errors.arguments import described, listed
 from hotshoe_core.errors.text import shown
@@ -205,7 +205,7 @@ def plan_model(
         def open_backend() -> Backend:
             if simulate is None:
                 return request.open(load_all(device=request.device))
-            return open_simulated(simulate, SIMULATED_CACHE)
+            return open_simulated(simulate, replace(SIMULATED_CACHE, n_rows=CacheConfig.rows_for(simulate[0])))
 
         towers = sum(found.nbytes for found in request.found_towers)
         n_layers = request.config.n_layers

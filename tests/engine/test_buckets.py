@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe_core import BackendParams, CacheConfig, DType
+from hotshoe_core import BackendParams, CacheConfig, Device, DeviceType, DType
 from hotshoe_core.eager.adapter import EagerBackend
 from hotshoe_core.eager.reference import numpy_library, reference_device
 from hotshoe_core.errors import BackendError
@@ -102,6 +102,15 @@ def test_a_backend_may_choose_the_rows_of_a_step(
         with model.sequence() as text:
             text.append(*IDS[:100])
         assert max(signature.n_rows for signature in model._forward.contexts.signatures) <= n_rows
+
+
+def test_a_plan_counts_the_large_steps_of_a_large_gpu(gguf: Callable[..., Path]) -> None:
+    graphs = []
+    for gib in (24, 80):
+        gpu = Device("gpu:0", DeviceType.GPU, "acme", "acme", "Acme", gib << 30, gib << 30)
+        plan = hotshoe.plan_model(gguf("LlamaForCausalLM"), simulate=[gpu], n_ctx=128, n_sequences=32)
+        graphs.append(plan.memory.on("gpu:0").graph.size)
+    assert 3.5 < graphs[1] / graphs[0] < 4.5  # 2048 and 512 rows
 
 
 def _over(configs: list[CacheConfig]) -> CacheConfig:

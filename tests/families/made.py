@@ -30,7 +30,7 @@ class Made:
         """bound: the error that is allowed in any case; see ``Row.bound``."""
         self.name, self.row, self.scratch = name, row, scratch
         self.bound, self.llamacpp_bound = max(row.bound, bound), max(row.llamacpp_bound, bound)
-        self.is_exact = not bound
+        self.is_exact = not bound  # the same products have the same bits
         self.ids = text_ids(row.n_tokens, min(250, dict(row.config).get("vocab_size", 250)))
         self._expected: dict[tuple[int, ...], Array] = {}
         self._models: dict[str, TextModel] = {}

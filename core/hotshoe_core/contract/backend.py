@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotshoe_core.contract.device import BackendParams, Device
+from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.contract.memory import BackendMemory, Memory
 from hotshoe_core.errors import BackendError, DTypeError, ForkedProcessError, ShapeError
 from hotshoe_core.errors.arguments import described, integer
@@ -113,6 +113,11 @@ class CacheConfig:
 
     n_rows: int = 512
     """The most tokens of a text model's step, if the user gives no ``n_batch``. Large steps take more memory."""
+
+    @staticmethod
+    def rows_for(device: Device) -> int:
+        """Return an ``n_rows`` for a device: 2048 for a GPU that has 30 GiB of memory or more, else 512."""
+        return 2048 if device.type is DeviceType.GPU and device.memory_total >= 30 << 30 else 512
 
     def __post_init__(self) -> None:
         integer("padding", self.padding, 1, BackendError)

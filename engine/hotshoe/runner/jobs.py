@@ -291,9 +291,11 @@ class Generation(Job[Token]):
 def stacked(rows: Sequence[Array]) -> Array:
     """Join arrays (1, vocab) to (n, vocab): without a copy if they are consecutive in memory, as 8 rows take 5 MB."""
     first = rows[0]
+    if len(rows) == 1:
+        return first
     begin, step, base = first.ctypes.data, first.nbytes, first.base
     together = all(row.base is base and row.ctypes.data == begin + i * step for i, row in enumerate(rows))
     if base is None or not together:
-        return first if len(rows) == 1 else np.concatenate(rows)
+        return np.concatenate(rows)
     shape, strides = (len(rows), *first.shape[1:]), (step, *first.strides[1:])
     return np.lib.stride_tricks.as_strided(first, shape, strides)  # keeps the base alive

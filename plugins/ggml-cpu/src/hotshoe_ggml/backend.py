@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hotshoe_core.contract.backend import Backend, CacheConfig, Counters, Placement, Progress, WeightData
-from hotshoe_core.contract.device import BackendParams, Device, DeviceType
+from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
 from hotshoe_core.errors import ClosedError, DeviceLostError, InsufficientMemoryError
 from hotshoe_core.errors.text import format_bytes
@@ -33,7 +33,6 @@ __all__ = ["GgmlBackend"]
 
 Array = np.ndarray[Any, Any]
 
-_LARGE_GPU = 30 << 30  # bytes, of which graphs of 2,048 rows take a small part
 _SMALLER = "use a smaller context or batch, a more quantized file, or another device"
 
 
@@ -219,9 +218,7 @@ class GgmlBackend(Backend):
         # keys into the cache in one kernel, if the indices are I64.
         if len(self.units) == 1:
             return CacheConfig(256, DType.F16)
-        device = self.units[0].device
-        is_large = device.type is DeviceType.GPU and device.memory_total >= _LARGE_GPU
-        return CacheConfig(512, DType.F16, 4, DType.I64, n_rows=2048 if is_large else 512)
+        return CacheConfig(512, DType.F16, 4, DType.I64, CacheConfig.rows_for(self.units[0].device))
 
     def quantizes(self, dtype: DType, *, importance: bool = False) -> bool:
         return blocks.writes(dtype, importance=importance)
