@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -78,6 +78,10 @@ class Graphs:
             if isinstance(array, Blocks):
                 tensors.append(g.ggml_new_tensor(leaves, int(array.type), 4, [*reversed(array.shape)]))
                 held.append((tensors[-1], array.data))
+                continue
+            if array.dtype == np.int32:
+                tensors.append(g.ggml_new_tensor(leaves, int(Type.I32), 2, [*reversed(array.shape), 1][:2]))
+                held.append((tensors[-1], array))
                 continue
             skip = shift if array.ndim > 1 else 0
             half = array.dtype == np.float16
@@ -285,6 +289,88 @@ def test_nan_and_infinity_stay_in_their_sequence(graphs: Graphs, n: int, heads: 
     clean = [np.where(np.isfinite(x), x, 0).astype(np.float32) for x in (k, v)]
     got = graphs.run(lambda b, *t: b.hotshoe_attention(*t, None, 0.125, 0.0), q, k, v, mask)
     np.testing.assert_allclose(got, expected(q, *clean, mask, 0.125, 0.0), rtol=1e-5, atol=4e-6)
+
+
+class Text(NamedTuple):
+    """A text in a cache: where its cells are, and the numbers of its queries and keys, the newest ones."""
+
+    cells: Array
+    n: int
+    window: int = 10**6
+
+    def ranges(self, start: int) -> Array:
+        """The kernel's ranges, if the list of cells begins at ``start``: (n, 3)."""
+        stops = np.arange(len(self.cells) - self.n + 1, len(self.cells) + 1)
+        return np.stack([np.full(self.n, 0), np.maximum(0, stops - self.window), stops], 1) + start
+
+
+def attend_to_lists(
+    graphs: Graphs, texts: list[Text], q: Array, k: Array | Blocks, v: Array | Blocks, **options: Any
+) -> Array:
+    """The results of these texts' queries, q (n, heads, dim), computed together: (n, heads, v_dim)."""
+    starts = np.cumsum([0, *(len(t.cells) for t in texts)])
+    ranges = np.concatenate([t.ranges(start) for t, start in zip(texts, starts)]).astype(np.int32)
+    cells = np.concatenate([t.cells for t in texts]).astype(np.int32)
+    by_head = options.pop("sinks", None), options.pop("slopes", None)
+    options = {"scale": q.shape[-1] ** -0.5, "softcap": 0.0} | options
+
+    def make(b: CpuBuilder, q: Any, k: Any, v: Any, cells: Any, ranges: Any, sinks: Any, slopes: Any) -> Any:
+        return b.cached_attention(q, k, v, (cells, ranges), sinks, slopes, **options)
+
+    return graphs.run(make, q, k, v, cells, ranges, *by_head)[0]
+
+
+@pytest.mark.parametrize("cached", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize("heads", [(9, 3, 64, 64), (4, 1, 256, 256), (8, 8, 128, 128), (4, 2, 40, 24), (8, 1, 576, 512)])
+@pytest.mark.parametrize("options", ["plain", "window", "sinks", "slopes"])
+def test_a_text_has_the_same_bits_whatever_is_computed_with_it(
+    heads: tuple[int, ...], cached: str, options: str
+) -> None:
+    n_heads, kv_heads, dim, v_dim = heads
+    if len(cache_types()) == 1 and cached != "f32":
+        pytest.skip("this CPU has no instructions for half floats: ggml's attention is used")
+    if cached == "q8_0" and (dim % 32 or v_dim % 32):
+        pytest.skip("no whole blocks")
+    rng = np.random.default_rng(7)
+    m, n, seen = 3000, 90, 1200
+    kv: list[Any] = [rng.standard_normal((1, m, kv_heads, d), np.float32) for d in (dim, v_dim)]
+    if cached == "q8_0":
+        kv = [Blocks(Type.Q8_0, 1, m, kv_heads, d, seed=i) for i, d in enumerate((dim, v_dim))]
+    elif cached == "f16":
+        kv = [x.astype(np.float16) for x in kv]
+    window = 300 if options == "window" else 10**6
+    extra = {"sinks": rng.standard_normal(n_heads, np.float32), "slopes": rng.uniform(0.1, 1, n_heads).astype(np.float32)}
+    given = {options: extra[options]} if options in extra else {}
+    q = rng.standard_normal((1, n, n_heads, dim), np.float32)
+    cells = rng.permutation(m)[:seen]
+    together = attend_to_lists(Graphs(1), [Text(cells, n, window)], q, *kv, **given)
+
+    values = [x.values if isinstance(x, Blocks) else x for x in kv]
+    here = np.arange(seen)
+    stops = np.arange(seen - n, seen)[:, None]
+    mask = np.where((here <= stops) & (here > stops - window), 0, -np.inf).astype(np.float32)[None, None]
+    if options == "slopes":
+        mask = mask + given["slopes"][:, None, None] * (here - stops)[None, None]
+    wanted = expected(q, *(x[:, cells] for x in values), mask, dim**-0.5, 0.0, given.get("sinks"))
+    np.testing.assert_allclose(together, wanted[0], rtol=1e-5, atol=4e-6)
+
+    others = [Text(rng.permutation(m)[:size], rows) for size, rows in ((700, 1), (40, 40), (1, 1))]
+    for n_threads, rows in ((2, 1), (3, 1), (1, 5), (2, 5), (3, 37), (2, n)):
+        last = seen - n + rows  # the first rows of the text, with others
+        more = rng.standard_normal((1, sum(t.n for t in others), n_heads, dim), np.float32)
+        mixed = np.concatenate([more[:, :1], q[:, :rows], more[:, 1:]], 1)
+        texts = [others[0], Text(cells[:last], rows, window), *others[1:]]
+        got = attend_to_lists(Graphs(n_threads), texts, mixed, *kv, **given)
+        assert np.array_equal(got[1 : 1 + rows], together[:rows]), (n_threads, rows)
+        alone = attend_to_lists(Graphs(n_threads), [Text(cells[:last], rows, window)], q[:, :rows], *kv, **given)
+        assert np.array_equal(alone, together[:rows]), (n_threads, rows)
+    if cached == "q8_0":
+        return
+    elsewhere, shuffled = [np.full_like(x, np.nan) for x in kv], rng.permutation(m)[:seen]
+    for x, old in zip(elsewhere, kv):
+        x[:, shuffled] = old[:, cells]
+    got = attend_to_lists(Graphs(2), [Text(shuffled, n, window)], q, *elsewhere, **given)
+    assert np.array_equal(got, together)
 
 
 def test_a_query_that_sees_nothing_is_nan_and_large_scores_are_not(graphs: Graphs) -> None:

@@ -13,12 +13,16 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hotshoe_core.errors import DTypeError, ShapeError
+from hotshoe_core.ops.arrange import arange, full
+from hotshoe_core.ops.elementwise import where
 from hotshoe_core.ops.movement import concat
 from hotshoe_core.ops.rules import (
     F32,
+    I32,
     broadcast,
     by_row,
     composite,
+    leading_rows,
     require_finite,
     require_float,
     require_integer,
@@ -41,28 +45,15 @@ def _query_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shap
 def _attention_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     q, k, v, mask, sinks, slopes = args
     require_float(q, mask, sinks, slopes)
-    require_finite(attrs, "scale", "softcap")
-    if attrs["softcap"] < 0:
-        raise ShapeError(f"softcap is {attrs['softcap']}; expected 0 (none) or more")
-    for t in (k, v):
-        if t.dtype.is_integer:
-            raise DTypeError(f"keys and values must be float or quantized; got {t.dtype.name}")
+    _check_options(k, v, attrs)
     if q.ndim < 3 or not q.ndim == k.ndim == v.ndim:
         raise ShapeError("expected q (..., n, heads, dim), k and v (..., m, kv_heads, dim)")
-    if q.shape[:-3] != k.shape[:-3] or k.shape[:-1] != v.shape[:-1]:
-        raise ShapeError("q, k, v must have the same batch axes, and k and v the same number of rows and heads")
-    (*batch, n, heads, dim), (m, kv_heads) = q.shape, k.shape[-3:-1]
-    if k.shape[-1] != dim:
-        raise ShapeError(f"q and k must have the same head size; got {dim} and {k.shape[-1]}")
-    if heads % kv_heads:
-        raise ShapeError(f"{heads} heads cannot share {kv_heads} key/value heads: not a multiple")
+    (*batch, n, heads, _), m = q.shape, k.shape[-3]
+    _check_heads(q, k, v)
     scores = (*batch, heads, n, m)
     if mask is not None and (mask.ndim > len(scores) or broadcast(mask.shape, scores) != scores):
         raise ShapeError(f"mask {mask.shape} does not broadcast to (..., heads, n, m) = {scores}")
-    if sinks is not None and sinks.shape != (heads,):
-        raise ShapeError(f"sinks must be ({heads},), one logit for each head; got {sinks.shape}")
-    if slopes is not None and slopes.shape != (heads,):
-        raise ShapeError(f"slopes must be ({heads},), one factor for each head; got {slopes.shape}")
+    _check_by_head(heads, sinks, slopes)
     if slopes is not None and mask is None:
         raise ShapeError("`slopes` given without a `mask`", hint="pass mask = -|i - j|, with -inf for hidden positions")
     return (*batch, n, heads, v.shape[-1]), F32
@@ -112,10 +103,83 @@ def attention(
     return _heads_first(y.reshape(*batch, heads, n, v_dim))
 
 
+def _check_options(k: Tensor, v: Tensor, attrs: dict[str, Any]) -> None:
+    require_finite(attrs, "scale", "softcap")
+    if attrs["softcap"] < 0:
+        raise ShapeError(f"softcap is {attrs['softcap']}; expected 0 (none) or more")
+    for t in (k, v):
+        if t.dtype.is_integer:
+            raise DTypeError(f"keys and values must be float or quantized; got {t.dtype.name}")
+
+
+def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
+    if q.shape[:-3] != k.shape[:-3] or k.shape[:-1] != v.shape[:-1]:
+        raise ShapeError("q, k, v must have the same batch axes, and k and v the same number of rows and heads")
+    (heads, dim), kv_heads = q.shape[-2:], k.shape[-2]
+    if k.shape[-1] != dim:
+        raise ShapeError(f"q and k must have the same head size; got {dim} and {k.shape[-1]}")
+    if heads % kv_heads:
+        raise ShapeError(f"{heads} heads cannot share {kv_heads} key/value heads: not a multiple")
+
+
+def _check_by_head(heads: int, sinks: Tensor | None, slopes: Tensor | None) -> None:
+    if sinks is not None and sinks.shape != (heads,):
+        raise ShapeError(f"sinks must be ({heads},), one logit for each head; got {sinks.shape}")
+    if slopes is not None and slopes.shape != (heads,):
+        raise ShapeError(f"slopes must be ({heads},), one factor for each head; got {slopes.shape}")
+
+
 def _heads_first(x: Tensor) -> Tensor:
     """Swap the axes of rows and heads: (..., n, heads, dim) to (..., heads, n, dim), or back."""
     b = x.ndim - 3
     return x.permute(*range(b), b + 1, b, b + 2)
+
+
+@by_row(leading_rows(0, 4))
+def _cached_attention_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    q, k, v, cells, ranges, sinks, slopes = args
+    require_float(q, sinks, slopes)
+    require_integer(cells)
+    require_integer(ranges)
+    _check_options(k, v, attrs)
+    if not q.ndim == k.ndim == v.ndim == 3:
+        raise ShapeError("expected q (n, heads, dim), k and v (m, kv_heads, dim)")
+    _check_heads(q, k, v)
+    n, heads, _ = q.shape
+    if cells.ndim != 1 or ranges.shape != (n, 3):
+        raise ShapeError(f"cells must be (l,) and ranges ({n}, 3); got {cells.shape} and {ranges.shape}")
+    _check_by_head(heads, sinks, slopes)
+    return (n, heads, v.shape[-1]), F32
+
+
+@composite(_cached_attention_rule, indexed={"cells": ("k", 0)})
+def cached_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cells: Tensor,
+    ranges: Tensor,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+) -> Tensor:
+    """``attention`` to keys and values in the cells of a cache, which lists name instead of a mask.
+
+    Shapes: q (n, heads, dim), k (m, kv_heads, dim), v (m, kv_heads, v_dim), cells (l,) and ranges (n, 3), both integers;
+    gives (n, heads, v_dim). Row i of ranges is ``list, start, stop``: query i attends to the cells
+    ``cells[start:stop]``, in this order, and ``list`` is where the list of its text begins. A backend may add up numbers
+    in an order that depends on the distance from there, so that a text gives the same bits wherever its list lies.
+
+    scale, softcap and sinks are as in ``attention``. slopes (heads,), above 0: each head adds ``slope * (i - stop + 1)`` to
+    the score of the key ``cells[i]``. That is ALiBi (Press et al. 2022, arXiv:2108.12409) where lists have no gaps.
+    """
+    number, (start, stop) = arange(cells.shape[0]), (ranges[:, i : i + 1].cast(I32) for i in (1, 2))
+    is_read = (start <= number) * (number < stop)  # (n, l)
+    scores = full(is_read.shape, 0.0) if slopes is None else number.cast(F32) - (stop.cast(F32) - 1.0)
+    mask = where(is_read, scores, full(is_read.shape, -math.inf))
+    return attention(q, k.take(cells), v.take(cells), mask, sinks, slopes, scale=scale, softcap=softcap)
 
 
 _SectionLayout = Literal["contiguous", "interleaved", "restarting"]

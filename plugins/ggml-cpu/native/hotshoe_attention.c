@@ -19,6 +19,59 @@ struct kernels {
     int rows, panel;
 };
 
+/* The score of a row's attention sink, or NULL. */
+ALWAYS_INLINE const float * sink_of(const struct job * job, int64_t kv_head, int64_t row) {
+    return job->sinks != NULL ? job->sinks + kv_head * job->group + row % job->group : NULL;
+}
+
+/* These three are not inlined: their sums are rounded in the same way wherever they are called. */
+
+/* The factor of a row's sum of values, which has the weights exp(score - highest) with the sum total. sink: takes part
+ * in the sum of weights; may be NULL. */
+NOINLINE static float gain_of(float highest, float total, const float * sink) {
+    if (sink == NULL) {
+        return 1.0f / total;
+    }
+    const float top = *sink > highest ? *sink : highest;
+    const float factor = expf(highest - top);
+    return factor / (total * factor + expf(*sink - top));
+}
+
+/* Adds a part of a row to the parts before it: their sums of values, highest scores, and sums of weights. */
+NOINLINE static void add_part(float * sums, float * highest, float * total, const float * part, float part_highest,
+                              float part_total, int64_t n) {
+    if (part_total == 0.0f) {
+        return; /* it saw no key */
+    }
+    if (*total == 0.0f) {
+        memcpy(sums, part, n * sizeof *sums);
+        *highest = part_highest;
+        *total = part_total;
+        return;
+    }
+    const float top = part_highest > *highest ? part_highest : *highest;
+    const float old = expf(*highest - top), new = expf(part_highest - top);
+    for (int64_t d = 0; d < n; ++d) {
+        sums[d] = sums[d] * old + part[d] * new;
+    }
+    *total = *total * old + part_total * new;
+    *highest = top;
+}
+
+/* Turns a row's sum of values into its result. A row that saw no key becomes NaN, as in NumPy, or 0 with a sink. */
+NOINLINE static void finish_row(float * sums, float highest, float total, const float * sink, int64_t n) {
+    if (total == 0.0f) {
+        for (int64_t d = 0; d < n; ++d) {
+            sums[d] = sink != NULL ? 0.0f : NAN;
+        }
+        return;
+    }
+    const float gain = gain_of(highest, total, sink);
+    for (int64_t d = 0; d < n; ++d) {
+        sums[d] *= gain;
+    }
+}
+
 #if defined(_MSC_VER) && !defined(__clang__)
 #define SUFFIX generic
 #define VL 1
@@ -27,7 +80,10 @@ struct kernels {
 #define TARGET
 #define VMAX(a, b) ((a) > (b) ? (a) : (b))
 #define SUM(v) (v)
-#define SUM4(p, a, b, c, d, x) ((p)[0] = (a) * (x), (p)[1] = (b) * (x), (p)[2] = (c) * (x), (p)[3] = (d) * (x))
+#define SUM_CLASSES(p, a, b, c, d, x) \
+    ((p)[0] = (a) * (x), (p)[1] = (b) * (x), (p)[2] = (c) * (x), (p)[3] = (d) * (x))
+#define LOAD_FOUR(p) (*(p))
+#define FOUR_BY_KEY(x, key, at, is_f16) ((x)[0] = *(const float *) ((key)[0] + (at)))
 #define MAX(v) (v)
 #define LOAD_PART(p, n, fill) (*(p))
 #include "hotshoe_attention_simd.h"
@@ -72,8 +128,21 @@ ALWAYS_INLINE v4 load_first4(const float * p, int64_t n, float fill) {
 }
 #define VMAX(a, b) max4(a, b)
 #define SUM(v) ((v)[0] + (v)[1] + ((v)[2] + (v)[3]))
-#define SUM4(p, a, b, c, d, x) \
-    ((p)[0] = SUM(a) * (x), (p)[1] = SUM(b) * (x), (p)[2] = SUM(c) * (x), (p)[3] = SUM(d) * (x))
+ALWAYS_INLINE void sum_classes4(float * to, v4 a, v4 b, v4 c, v4 d, float factor) {
+    const v4 ab0 = SHUFFLE4(a, b, 0, 4, 1, 5), ab2 = SHUFFLE4(a, b, 2, 6, 3, 7);
+    const v4 cd0 = SHUFFLE4(c, d, 0, 4, 1, 5), cd2 = SHUFFLE4(c, d, 2, 6, 3, 7);
+    v4 sum = SHUFFLE4(ab0, cd0, 0, 1, 4, 5) + SHUFFLE4(ab0, cd0, 2, 3, 6, 7);
+    sum = (sum + SHUFFLE4(ab2, cd2, 0, 1, 4, 5) + SHUFFLE4(ab2, cd2, 2, 3, 6, 7)) * factor;
+    memcpy(to, &sum, sizeof sum);
+}
+ALWAYS_INLINE v4 load4(const void * p) {
+    v4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+#define SUM_CLASSES(p, a, b, c, d, x) sum_classes4(p, a, b, c, d, x)
+#define LOAD_FOUR(p) load4(p)
+#define FOUR_BY_KEY(x, key, at, is_f16) ((x)[0] = load4((key)[0] + (at)))
 #define MAX(v) \
     (max4(max4(v, SHUFFLE4(v, v, 1, 0, 3, 2)), max4(SHUFFLE4(v, v, 2, 3, 0, 1), SHUFFLE4(v, v, 3, 2, 1, 0)))[0])
 #define LOAD_PART(p, n, fill) load_first4(p, n, fill)
@@ -82,14 +151,58 @@ ALWAYS_INLINE v4 load_first4(const float * p, int64_t n, float fill) {
 #if defined(HOTSHOE_X86)
 #include "cached_rows.h"
 
-AVX2 ALWAYS_INLINE void sum_four(float * to, __m256 a, __m256 b, __m256 c, __m256 d, float factor) {
-    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-    const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
-    _mm_storeu_ps(to, _mm_mul_ps(sums, _mm_set1_ps(factor)));
+AVX2 ALWAYS_INLINE void sum_classes8(float * to, __m256 a, __m256 b, __m256 c, __m256 d, float factor) {
+    const __m256 ab0 = _mm256_unpacklo_ps(a, b), ab2 = _mm256_unpackhi_ps(a, b);
+    const __m256 cd0 = _mm256_unpacklo_ps(c, d), cd2 = _mm256_unpackhi_ps(c, d);
+    __m256 sum = _mm256_add_ps(_mm256_shuffle_ps(ab0, cd0, 0x44), _mm256_shuffle_ps(ab0, cd0, 0xEE));
+    sum = _mm256_add_ps(sum, _mm256_shuffle_ps(ab2, cd2, 0x44));
+    sum = _mm256_add_ps(sum, _mm256_shuffle_ps(ab2, cd2, 0xEE));
+    sum = _mm256_permutevar8x32_ps(sum, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_ps(to, _mm256_mul_ps(sum, _mm256_set1_ps(factor)));
 }
 
-AVX512 ALWAYS_INLINE __m256 both_halves(__m512 v) {
-    return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+AVX512 ALWAYS_INLINE void sum_classes16(float * to, __m512 a, __m512 b, __m512 c, __m512 d, float factor) {
+    const __m512 ab0 = _mm512_unpacklo_ps(a, b), ab2 = _mm512_unpackhi_ps(a, b);
+    const __m512 cd0 = _mm512_unpacklo_ps(c, d), cd2 = _mm512_unpackhi_ps(c, d);
+    __m512 sum = _mm512_add_ps(_mm512_shuffle_ps(ab0, cd0, 0x44), _mm512_shuffle_ps(ab0, cd0, 0xEE));
+    sum = _mm512_add_ps(sum, _mm512_shuffle_ps(ab2, cd2, 0x44));
+    sum = _mm512_add_ps(sum, _mm512_shuffle_ps(ab2, cd2, 0xEE));
+    sum = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sum);
+    _mm512_storeu_ps(to, _mm512_mul_ps(sum, _mm512_set1_ps(factor)));
+}
+
+AVX2 ALWAYS_INLINE void two_by_key(__m256 * x, const char * a, const char * b, int is_f16) {
+    if (is_f16) {
+        const __m128i ha = _mm_loadu_si128((const __m128i *) a), hb = _mm_loadu_si128((const __m128i *) b);
+        x[0] = _mm256_cvtph_ps(_mm_unpacklo_epi64(ha, hb));
+        x[1] = _mm256_cvtph_ps(_mm_unpackhi_epi64(ha, hb));
+        return;
+    }
+    const __m256 fa = _mm256_loadu_ps((const float *) a), fb = _mm256_loadu_ps((const float *) b);
+    x[0] = _mm256_permute2f128_ps(fa, fb, 0x20);
+    x[1] = _mm256_permute2f128_ps(fa, fb, 0x31);
+}
+
+AVX512 ALWAYS_INLINE void four_by_key(__m512 * x, const char * a, const char * b, const char * c, const char * d,
+                                      int is_f16) {
+    if (is_f16) {
+        const __m256i ha = _mm256_loadu_si256((const __m256i *) a), hb = _mm256_loadu_si256((const __m256i *) b);
+        const __m256i hc = _mm256_loadu_si256((const __m256i *) c), hd = _mm256_loadu_si256((const __m256i *) d);
+        const __m256i ab0 = _mm256_unpacklo_epi64(ha, hb), ab1 = _mm256_unpackhi_epi64(ha, hb);
+        const __m256i cd0 = _mm256_unpacklo_epi64(hc, hd), cd1 = _mm256_unpackhi_epi64(hc, hd);
+        x[0] = _mm512_cvtph_ps(_mm256_permute2x128_si256(ab0, cd0, 0x20));
+        x[1] = _mm512_cvtph_ps(_mm256_permute2x128_si256(ab1, cd1, 0x20));
+        x[2] = _mm512_cvtph_ps(_mm256_permute2x128_si256(ab0, cd0, 0x31));
+        x[3] = _mm512_cvtph_ps(_mm256_permute2x128_si256(ab1, cd1, 0x31));
+        return;
+    }
+    const __m512 fa = _mm512_loadu_ps(a), fb = _mm512_loadu_ps(b), fc = _mm512_loadu_ps(c), fd = _mm512_loadu_ps(d);
+    const __m512 ab0 = _mm512_shuffle_f32x4(fa, fb, 0x44), ab2 = _mm512_shuffle_f32x4(fa, fb, 0xEE);
+    const __m512 cd0 = _mm512_shuffle_f32x4(fc, fd, 0x44), cd2 = _mm512_shuffle_f32x4(fc, fd, 0xEE);
+    x[0] = _mm512_shuffle_f32x4(ab0, cd0, 0x88);
+    x[1] = _mm512_shuffle_f32x4(ab0, cd0, 0xDD);
+    x[2] = _mm512_shuffle_f32x4(ab2, cd2, 0x88);
+    x[3] = _mm512_shuffle_f32x4(ab2, cd2, 0xDD);
 }
 
 AVX2 ALWAYS_INLINE float max8(__m256 v) {
@@ -110,7 +223,9 @@ AVX2 ALWAYS_INLINE __m256 load_first8(const float * p, int64_t n, float fill) {
 #define TARGET AVX2
 #define VMAX(a, b) ((vf) _mm256_max_ps((__m256) (a), (__m256) (b)))
 #define SUM(v) sum8((__m256) (v))
-#define SUM4(p, a, b, c, d, x) sum_four(p, (__m256) (a), (__m256) (b), (__m256) (c), (__m256) (d), x)
+#define SUM_CLASSES(p, a, b, c, d, x) sum_classes8(p, (__m256) (a), (__m256) (b), (__m256) (c), (__m256) (d), x)
+#define LOAD_FOUR(p) ((vf) _mm256_broadcast_ps((const __m128 *) (p)))
+#define FOUR_BY_KEY(x, key, at, is_f16) two_by_key((__m256 *) (x), (key)[0] + (at), (key)[1] + (at), is_f16)
 #define MAX(v) max8((__m256) (v))
 #define LOAD_PART(p, n, fill) ((vf) load_first8(p, n, fill))
 #define LOAD_HALF(p) ((vf) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (p))))
@@ -123,8 +238,10 @@ AVX2 ALWAYS_INLINE __m256 load_first8(const float * p, int64_t n, float fill) {
 #define TARGET AVX512
 #define VMAX(a, b) ((vf) _mm512_max_ps((__m512) (a), (__m512) (b)))
 #define SUM(v) _mm512_reduce_add_ps((__m512) (v))
-#define HALF(v) both_halves((__m512) (v))
-#define SUM4(p, a, b, c, d, x) sum_four(p, HALF(a), HALF(b), HALF(c), HALF(d), x)
+#define SUM_CLASSES(p, a, b, c, d, x) sum_classes16(p, (__m512) (a), (__m512) (b), (__m512) (c), (__m512) (d), x)
+#define LOAD_FOUR(p) ((vf) _mm512_broadcast_f32x4(_mm_loadu_ps(p)))
+#define FOUR_BY_KEY(x, key, at, is_f16) \
+    four_by_key((__m512 *) (x), (key)[0] + (at), (key)[1] + (at), (key)[2] + (at), (key)[3] + (at), is_f16)
 #define MAX(v) _mm512_reduce_max_ps((__m512) (v))
 #define LOAD_PART(p, n, fill) ((vf) _mm512_mask_loadu_ps(_mm512_set1_ps(fill), (__mmask16) ((1u << (n)) - 1), p))
 #define LOAD_HALF(p) ((vf) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (p))))
@@ -158,122 +275,146 @@ static int64_t visible_keys(const struct job * job, int64_t batch) {
     return m;
 }
 
-/* The keys that go to an element of axis 3 of dst: all keys of a batch element, or one split of them. visible: the
- * number of keys that the batch element sees. */
-static struct key_range key_range_of(const struct job * job, int64_t element, int64_t visible) {
-    const int64_t n = job->n_key_splits;
-    struct key_range range = {element / n, visible * (element % n) / n, visible * (element % n + 1) / n, element};
-    range.from = range.from / CHUNK * CHUNK;
-    range.to = range.to == visible ? visible : range.to / CHUNK * CHUNK;
-    return range;
+struct keys {
+    int64_t from, n;
+};
+
+/* The keys of a text that one part of dst gets: all of them if dst has no parts. They begin where a step does. */
+static struct keys keys_of_part(const struct job * job, const struct text * text, int64_t part) {
+    const int64_t first = text->list + (text->from - text->list) / job->step * job->step;
+    if (job->n_parts == 1) {
+        return (struct keys) {first, text->to - first};
+    }
+    const int64_t from = max64(first, text->list + part * PART), to = min64(text->to, text->list + (part + 1) * PART);
+    return (struct keys) {from, max64(to - from, 0)};
 }
 
-/* Divides the rows of a head into tiles of at most `max_rows`. Rows that share a tile share the keys they see, so with
- * few queries, which may be of different sequences, each query has its own tiles. With fewer tiles than threads the
- * heads of a query are divided too: keys are then read more than once, but at the same time. */
-static void choose_tiles(struct job * job, int64_t max_rows, int nth) {
-    const int64_t n = job->q->ne[2], rows = n * job->group;
-    const int64_t heads = job->k->ne[1] * job->dst->ne[3]; /* of all batch elements */
-    const int64_t wanted = ceil_div(nth, heads);           /* tiles, so that each thread has one */
-    if (job->mask != NULL && job->mask->ne[1] > 1 && n < 64) {
-        job->tiles_per_query = ceil_div(job->group, max_rows);
-        if (n * job->tiles_per_query < wanted) {
-            job->tiles_per_query = min64(ceil_div(wanted, n), job->group);
+/* Finds the texts of a call, and returns their number. With ranges these are queries that follow each other and have one
+ * list. With a mask they are the batch elements, or single queries where few have rows of the mask: these may be of
+ * different sequences, and see different keys. */
+static int64_t find_texts(const struct job * job, struct text * texts) {
+    const int64_t n = job->q->ne[2], batches = job->q->ne[3];
+    int64_t found = 0;
+    if (job->ranges == NULL) {
+        const int apart = job->mask != NULL && job->mask->ne[1] > 1 && n < MIN_QUERIES_TOGETHER &&
+                          n * batches <= MAX_TEXTS;
+        for (int64_t b = 0; b < batches; ++b) {
+            const int32_t visible = (int32_t) visible_keys(job, b);
+            for (int64_t i = 0; i < n; i += apart ? 1 : n) {
+                texts[found++] = (struct text) {(int32_t) i, apart ? 1 : (int32_t) n, 0, 0, visible, (int32_t) b};
+            }
         }
-        job->n_tiles = n * job->tiles_per_query;
-        return;
+        return found;
     }
-    job->n_tiles = ceil_div(rows, max_rows);
-    if (job->n_tiles < wanted) {
-        job->n_tiles = min64(wanted, rows);
+    for (int64_t i = 0; i < n; ++i) {
+        const struct key_range range = keys_of(job, i);
+        struct text * last = texts + found - 1;
+        if (found == 0 || last->list != range.list) {
+            texts[found++] = (struct text) {(int32_t) i, 1, range.list, range.from, range.to, 0};
+            continue;
+        }
+        ++last->n;
+        last->from = range.from < last->from ? range.from : last->from;
+        last->to = range.to > last->to ? range.to : last->to;
     }
+    return found;
+}
+
+/* Divides the rows of a text into tiles. With few tiles the heads of a query are divided too, so that each thread has
+ * work: keys are then read more than once, but at the same time. wanted: tiles of each head. */
+static int64_t n_tiles_of(const struct job * job, const struct text * text, int64_t max_rows, int64_t wanted) {
+    const int64_t rows = text->n * job->group, tiles = ceil_div(rows, max_rows);
+    return tiles < wanted ? min64(wanted, rows) : tiles;
 }
 
 static int64_t clamp(int64_t x, int64_t limit) { return x < 0 ? 0 : min64(x, limit); }
 
 /* Finds what the tiles of a run see of the keys from m on. Returns 0 if they see nothing. */
-static int find_visible_ranges(struct run * run, int64_t m, int64_t kv_head) {
-    const struct job * const job = run->job;
-    const int64_t cols = min64(run->range.to - m, job->step);
-    run->visible_to_any = (struct visible_range){cols, 0, 0, 0};
+static int find_visible_ranges(struct run * run, int64_t m, int64_t stop, int64_t kv_head) {
+    const int64_t cols = min64(stop - m, run->job->step);
+    run->visible_to_any = (struct visible_range) {cols, 0, 0, 0, 0};
     run->seen_pairs = 0;
     for (int64_t tile = run->first; tile < run->last; ++tile) {
-        const struct visible_range tile_range = visible_range_of(job, run->range.batch, kv_head, tile, m, cols);
-        run->visible[tile - run->first] = tile_range;
-        if (tile_range.from < tile_range.to) {
-            run->visible_to_any.from = min64(tile_range.from, run->visible_to_any.from);
-            run->visible_to_any.to = tile_range.to > run->visible_to_any.to ? tile_range.to : run->visible_to_any.to;
-            run->seen_pairs += tile_range.count * (first_row(job, tile + 1) - first_row(job, tile));
+        const struct visible_range seen = visible_range_of(run, kv_head, tile, m, cols);
+        run->visible[tile - run->first] = seen;
+        if (seen.from < seen.to) {
+            run->visible_to_any.from = min64(seen.from, run->visible_to_any.from);
+            run->visible_to_any.to = max64(seen.to, run->visible_to_any.to);
+            run->seen_pairs += seen.count * (first_row(run, tile + 1) - first_row(run, tile));
         }
     }
     return run->visible_to_any.from < run->visible_to_any.to;
 }
 
-/* Divides the sums of each row by its sum of weights, and fills rows that saw no key. */
-static void finish(const struct run * run, int64_t kv_head) {
-    const struct job * const job = run->job;
-    const struct ggml_tensor * const dst = job->dst;
-    const int64_t v_dim = job->v->ne[0];
-    for (int64_t tile = run->first; tile < run->last; ++tile) {
-        const int begun = run->begun[(kv_head - run->first_head) * (run->last - run->first) + tile - run->first];
-        if (begun && run->is_one_step && job->n_key_splits == 1) {
-            continue;
-        }
-        for (int64_t row = first_row(job, tile); row < first_row(job, tile + 1); ++row) {
-            const int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
-            const int64_t index = index_in_run(run, kv_head, row);
-            float * const out =
-                (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + run->range.element * dst->nb[3]);
-            const float nothing = job->sinks != NULL || job->n_key_splits > 1 ? 0.0f : NAN;
-            const float gain = begun && !run->is_one_step ? 1.0f / run->total[index] : 1.0f;
-            for (int64_t d = 0; d < v_dim; ++d) {
-                out[d] = begun ? out[d] * gain : nothing;
+/* Adds what was computed of one part to the parts before it. */
+static void end_part(struct run * run) {
+    const int64_t n = run->job->v->ne[0];
+    for (int64_t h = run->first_head; h < run->last_head; ++h) {
+        for (int64_t tile = run->first; tile < run->last; ++tile) {
+            const int64_t in_run = tile_in_run(run, h, tile);
+            if (!run->begun[in_run]) {
+                continue;
             }
-            if (job->n_key_splits > 1) {
-                out[v_dim] = begun ? run->highest[index] : -INFINITY;
-                out[v_dim + 1] = begun ? run->total[index] : 0.0f;
+            const int64_t from = first_row(run, tile), to = first_row(run, tile + 1);
+            for (int64_t row = from; row < to; ++row) {
+                const int64_t i = index_in_run(run, h, row);
+                if (run->begun_before[in_run]) {
+                    add_part(result_of(run, h, row), run->highest_before + i, run->total_before + i,
+                             run->part_sums + i * n, run->highest[i], run->total[i], n);
+                } else {
+                    run->highest_before[i] = run->highest[i];
+                    run->total_before[i] = run->total[i];
+                }
             }
+            run->begun_before[in_run] = 1;
+            run->begun[in_run] = 0;
         }
     }
 }
 
-static struct upcoming rows_from(const struct run * run, const struct ggml_tensor * t, int64_t i) {
-    const int64_t heads = run->last_head - run->first_head;
-    const char * const first = cached_row_of(t, run->range.batch, run->first_head, i);
-    return (struct upcoming){first, row_bytes(t), heads, heads, t->nb[1], t->nb[2] - heads * t->nb[1]};
-}
-
-/* Lets the run prefetch the keys and values of its heads from number i on. */
-static void prefetch_from(struct run * run, int64_t i) {
-    run->keys = rows_from(run, run->job->k, i);
-    run->values = rows_from(run, run->job->v, i);
+/* Divides the sums of each row by its sum of weights, or writes both for hotshoe_attention_merge. */
+static void finish(const struct run * run, int64_t kv_head) {
+    const struct job * const job = run->job;
+    const int64_t n = job->v->ne[0];
+    for (int64_t tile = run->first; tile < run->last; ++tile) {
+        const int begun = run->begun_before[tile_in_run(run, kv_head, tile)];
+        if (begun && run->is_one_step) {
+            continue;
+        }
+        for (int64_t row = first_row(run, tile); row < first_row(run, tile + 1); ++row) {
+            const int64_t i = index_in_run(run, kv_head, row);
+            float * const out = result_of(run, kv_head, row);
+            const float highest = begun ? run->highest_before[i] : -INFINITY, total = begun ? run->total_before[i] : 0;
+            if (job->n_parts > 1) {
+                out[n] = highest;
+                out[n + 1] = total;
+            } else {
+                finish_row(out, highest, total, sink_of(job, kv_head, row), n);
+            }
+        }
+    }
 }
 
 /* Goes through the keys step by step, and in each step through all heads: a cache has their keys next to each other. */
 static void compute(struct run * run, void (*head)(struct run *, int64_t, int64_t)) {
     const struct job * const job = run->job;
-    const struct key_range range = run->range;
     const int same_for_all = job->mask == NULL || job->mask->ne[2] == 1;
-    run->is_one_step = range.to - range.from <= job->step;
+    const int64_t step = job->step;
+    run->is_one_step = run->to - run->from <= step && job->n_parts == 1;
     memset(run->begun, 0, sizeof run->begun);
-    if (job->is_memory_bound) { /* no step before the first one has prefetched its keys */
-        const int64_t keys = min64(range.to - range.from, job->step);
-        prefetch_from(run, range.from);
-        for (int64_t i = 0; i < keys * (run->last_head - run->first_head); ++i) {
-            prefetch_row(&run->keys);
-            prefetch_row(&run->values);
-        }
-    }
-    for (int64_t m = range.from; m < range.to; m += job->step) {
-        prefetch_from(run, m + job->step);
+    memset(run->begun_before, 0, sizeof run->begun_before);
+    for (int64_t m = run->from; m < run->to; m += step) {
         for (int64_t h = run->first_head; h < run->last_head; ++h) {
-            if ((h == run->first_head || !same_for_all) && !find_visible_ranges(run, m, h)) {
+            if ((h == run->first_head || !same_for_all) && !find_visible_ranges(run, m, run->to, h)) {
                 if (same_for_all) {
                     break;
                 }
                 continue;
             }
             head(run, m, h);
+        }
+        if ((m + step - run->list) % PART == 0 || m + step >= run->to) {
+            end_part(run);
         }
     }
     for (int64_t h = run->first_head; h < run->last_head; ++h) {
@@ -285,46 +426,61 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     const struct hotshoe_attention_params * params = userdata;
     const struct kernels * kernels = best_kernels();
     struct job job = {.dst = dst, .q = dst->src[0], .k = dst->src[1], .v = dst->src[2]};
-    job.mask = params->has_mask ? dst->src[3] : NULL;
-    job.sinks = params->has_sinks ? dst->src[3 + (job.mask != NULL)]->data : NULL;
-    job.n_key_splits = dst->ne[3] / job.q->ne[3];
+    int source = 3;
+    job.mask = params->has_mask ? dst->src[source++] : NULL;
+    job.cells = params->has_ranges ? dst->src[source++]->data : NULL;
+    job.ranges = params->has_ranges ? dst->src[source++] : NULL;
+    job.slopes = params->has_slopes ? dst->src[source++]->data : NULL;
+    job.sinks = params->has_sinks ? dst->src[source]->data : NULL;
+    job.n_parts = dst->ne[3] / job.q->ne[3];
     job.softcap = params->softcap;
     job.scale = params->softcap != 0.0f ? params->scale / params->softcap : params->scale;
-    const int64_t kv_heads = job.k->ne[1], n_splits = job.n_key_splits, panel = kernels->panel;
+    const int64_t kv_heads = job.k->ne[1], v_dim = job.v->ne[0], panel = kernels->panel;
     job.group = job.q->ne[1] / kv_heads;
-    choose_tiles(&job, kernels->rows, nth);
-    const int64_t width = job.q->ne[0] + ceil_div(job.v->ne[0], panel) * panel + 2 * kernels->rows;
-    job.step = min64(SCRATCH_FLOATS / width / CHUNK * CHUNK, MAX_STEP);
-    job.is_memory_bound = job.group * job.q->ne[2] < MIN_ROWS_TO_PACK;
-    if (job.is_memory_bound) {
-        const int64_t bytes = kv_heads * (row_bytes(job.k) + row_bytes(job.v)); /* of one key and value, all heads */
-        const int64_t keys = STEP_BYTES / (bytes > 0 ? bytes : 1) / CHUNK * CHUNK;
-        job.step = keys < CHUNK ? CHUNK : min64(keys, job.step);
+    /* The sizes below depend on the shapes alone, as they decide the order of sums. */
+    const int64_t width = ceil_div(job.q->ne[0], 16) * 16 + ceil_div(v_dim, panel) * panel + 2 * MAX_ROWS;
+    for (job.step = MAX_STEP; job.step > CHUNK && job.step * width > STEP_FLOATS;) {
+        job.step /= 2;
     }
+    const int64_t rows_with_sums = SUM_FLOATS / v_dim, max_tiles = clamp(rows_with_sums / kernels->rows, MAX_TILES);
 
-    struct run run = {.job = &job, .scratch = scratch_of(params->scratch, ith)};
-    /* An item is one tile of one head, for one key range. Each thread computes an equal share of the items, and an item
-     * costs as many keys as it has: padded texts cost less than full ones. */
-    const int64_t items = kv_heads * job.n_tiles, fixed = 16;
+    float * const memory = scratch_of(params->scratch, ith);
+    struct run run = {.job = &job, .step_memory = memory, .part_sums = memory + STEP_FLOATS};
+    run.queries = run.part_sums + SUM_FLOATS;
+    struct text * const texts = (struct text *) (run.queries + QUERY_FLOATS);
+    const int64_t n_texts = find_texts(&job, texts), wanted = ceil_div(nth, kv_heads * n_texts);
+    /* An item is one tile of one head, for the keys of a text or a part of them. Each thread computes an equal share of
+     * the items, and an item costs as many keys as it has: short texts cost less than long ones. */
+    const int64_t fixed = 16;
     int64_t total = 0;
-    for (int64_t b = 0; b < job.q->ne[3]; ++b) {
-        total += items * (visible_keys(&job, b) + n_splits * fixed);
+    for (int64_t t = 0; t < n_texts; ++t) {
+        const int64_t items = kv_heads * n_tiles_of(&job, texts + t, kernels->rows, wanted);
+        for (int64_t part = 0; part < job.n_parts; ++part) {
+            total += items * (keys_of_part(&job, texts + t, part).n + fixed);
+        }
     }
     const int64_t from = total * ith / nth, to = total * (ith + 1) / nth;
-    int64_t before = 0, visible = 0;
-    for (int64_t i = 0; i < dst->ne[3] && before < to; ++i) {
-        visible = i % n_splits == 0 ? visible_keys(&job, i / n_splits) : visible;
-        const struct key_range range = key_range_of(&job, i, visible);
-        const int64_t cost = range.to - range.from + fixed;
+    int64_t before = 0;
+    for (int64_t i = 0; i < n_texts * job.n_parts && before < to; ++i) {
+        const struct text * const text = texts + i / job.n_parts;
+        const struct keys keys = keys_of_part(&job, text, i % job.n_parts);
+        run.batch = text->batch;
+        run.first_query = text->first;
+        run.n_queries = text->n;
+        run.n_tiles = n_tiles_of(&job, text, kernels->rows, wanted);
+        run.list = text->list;
+        run.from = keys.from;
+        run.to = keys.from + keys.n;
+        run.element = text->batch * job.n_parts + i % job.n_parts;
+        const int64_t items = kv_heads * run.n_tiles, cost = keys.n + fixed;
         const int64_t stop = clamp((to - before + cost / 2) / cost, items);
         int64_t item = from > before ? clamp((from - before + cost / 2) / cost, items) : 0;
         while (item < stop) {
-            run.range = range;
-            run.first_head = item / job.n_tiles;
-            run.first = item % job.n_tiles;
-            const int64_t n_tiles = min64(stop - item, MAX_TILES), heads = n_tiles / job.n_tiles;
+            run.first_head = item / run.n_tiles;
+            run.first = item % run.n_tiles;
+            const int64_t n_tiles = min64(stop - item, max_tiles), heads = n_tiles / run.n_tiles;
             run.last_head = run.first == 0 && heads > 1 ? run.first_head + heads : run.first_head + 1;
-            run.last = min64(run.first + n_tiles, job.n_tiles);
+            run.last = min64(run.first + n_tiles, run.n_tiles);
             compute(&run, kernels->head);
             item += (run.last - run.first) * (run.last_head - run.first_head);
         }
@@ -333,36 +489,20 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
 }
 
 void hotshoe_attention_merge(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    const struct ggml_tensor * const splits = dst->src[0];
+    const struct ggml_tensor * const parts = dst->src[0];
     const float * const sinks = *(const int32_t *) userdata ? dst->src[1]->data : NULL;
-    const int64_t v_dim = dst->ne[0], heads = dst->ne[1], element_rows = heads * dst->ne[2];
-    const int64_t n_splits = splits->ne[3] / dst->ne[3];
+    const int64_t n = dst->ne[0], heads = dst->ne[1], element_rows = heads * dst->ne[2];
+    const int64_t n_parts = parts->ne[3] / dst->ne[3];
     const int64_t rows = element_rows * dst->ne[3];
     for (int64_t row = rows * ith / nth; row < rows * (ith + 1) / nth; ++row) {
-        const float * const first =
-            (const float *) row_of(splits, row / element_rows * n_splits * element_rows + row % element_rows);
-        const int64_t stride = splits->nb[3] / sizeof *first;
+        const float * part =
+            (const float *) row_of(parts, row / element_rows * n_parts * element_rows + row % element_rows);
         float * const out = (float *) row_of(dst, row);
-        float highest = sinks != NULL ? sinks[row % heads] : -INFINITY;
-        for (int64_t i = 0; i < n_splits; ++i) {
-            highest = first[i * stride + v_dim] > highest ? first[i * stride + v_dim] : highest;
+        float highest = -INFINITY, total = 0.0f;
+        for (int64_t i = 0; i < n_parts; ++i, part += parts->nb[3] / sizeof *part) {
+            add_part(out, &highest, &total, part, part[n], part[n + 1], n);
         }
-        float total = sinks != NULL ? expf(sinks[row % heads] - highest) : 0.0f;
-        memset(out, 0, v_dim * sizeof *out);
-        for (int64_t i = 0; i < n_splits; ++i) {
-            const float * const split = first + i * stride;
-            if (split[v_dim + 1] == 0.0f) {
-                continue; /* this split saw no key */
-            }
-            const float weight = split[v_dim + 1] * expf(split[v_dim] - highest);
-            total += weight;
-            for (int64_t d = 0; d < v_dim; ++d) {
-                out[d] += weight * split[d];
-            }
-        }
-        for (int64_t d = 0; d < v_dim; ++d) {
-            out[d] /= total; /* 0 / 0 if no split saw a key */
-        }
+        finish_row(out, highest, total, sinks != NULL ? sinks + row % heads : NULL, n);
     }
 }
 

@@ -10,21 +10,19 @@
 #include "isa.h"
 #include "tensor_rows.h"
 
-#if defined(_MSC_VER) && !defined(__clang__)
-#define PREFETCH(p) (void) (p)
-#else
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* into L2 */
-#endif
-
 enum {
-    MAX_DIM = 576,            /* DeepSeek's latent attention: 512, and 64 that rotate */
-    MAX_TILES = 64,           /* tiles of a run: the limit for what it stores of each row */
-    MAX_ROWS = 8,             /* of a tile */
-    CHUNK = 32,               /* hidden keys are skipped in multiples of this; a multiple of each panel */
-    MAX_STEP = 128,           /* keys at once: a multiple of CHUNK */
-    MIN_ROWS_TO_PACK = 12,    /* rows that must see a key, on average, before a transposed copy of it pays */
-    STEP_BYTES = 64 << 10,    /* keys and values of all heads in a step of few rows: they are prefetched */
-    SCRATCH_FLOATS = 37 << 10 /* 148 KiB: the keys, values and scores of one step stay in L2 */
+    MAX_DIM = 576,             /* DeepSeek's latent attention: 512, and 64 that rotate */
+    MAX_TILES = 64,            /* tiles of a run: the limit for what it stores of each row */
+    MAX_ROWS = 8,              /* of a tile */
+    CHUNK = 32,                /* hidden keys are skipped in multiples of this; a multiple of each panel */
+    MAX_STEP = 128,            /* keys at once: a multiple of CHUNK */
+    PART = HOTSHOE_KEY_PART,   /* keys with a softmax of their own: a multiple of each step */
+    MIN_QUERIES_TOGETHER = 64, /* that have rows of a mask */
+    MIN_ROWS_TO_PACK = 12,     /* rows that must see a key, on average, before a transposed copy of it pays */
+    STEP_FLOATS = 37 << 10,    /* 148 KiB: the keys, values and scores of one step stay in L2 */
+    SUM_FLOATS = 160 << 10,    /* 640 KiB: the sums of a part, for all rows of a run */
+    QUERY_FLOATS = MAX_ROWS * (MAX_DIM + 16), /* queries of a tile with zeros behind them */
+    MAX_TEXTS = HOTSHOE_MAX_TEXTS,
 };
 static const float zeros[MAX_DIM];
 #define TIMES4(...) __VA_ARGS__, __VA_ARGS__, __VA_ARGS__, __VA_ARGS__
@@ -32,68 +30,74 @@ static const float zeros[MAX_DIM];
 static const uint16_t hidden_f16[MAX_STEP] = {TIMES128(0xFC00)}; /* -inf */
 static const uint32_t hidden_f32[MAX_STEP] = {TIMES128(0xFF800000)};
 
+/* Queries that follow each other and read the same list of keys. */
+struct text {
+    int32_t first, n;       /* queries */
+    int32_t list, from, to; /* the number of the list's first key; its keys that any of the queries reads */
+    int32_t batch;
+};
+
+_Static_assert(4 * (STEP_FLOATS + SUM_FLOATS + QUERY_FLOATS) + sizeof(struct text) * MAX_TEXTS <= HOTSHOE_SCRATCH,
+               "a thread's scratch memory has room for all of these");
+
 /* One call of the op. Each thread computes it for itself. */
 struct job {
     struct ggml_tensor * dst;
     const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
-    const float * sinks;                        /* may be NULL */
+    const int32_t * cells;                      /* the cell of each key; NULL if key i is in cell i */
+    const struct ggml_tensor * ranges;          /* with cells: what each query reads */
+    const float *sinks, *slopes;                /* may be NULL */
     float scale, softcap;
-    int64_t n_key_splits;    /* above 1: axis 3 of dst has splits, with each row's maximum and sum */
-    int64_t group;           /* query heads that share a key/value head: row r is query r / group of head r % group */
-    int64_t n_tiles;         /* tiles of rows */
-    int64_t tiles_per_query; /* tiles of one query; 0 if tiles go from one query to the next */
-    int64_t step;            /* keys at once */
-    int is_memory_bound;     /* few rows, as in decoding: reading keys and values takes longer than computing */
+    int64_t n_parts; /* above 1: axis 3 of dst has parts, with each row's maximum and sum */
+    int64_t group;   /* query heads that share a key/value head: row r is query r / group of head r % group */
+    int64_t step;    /* keys at once */
 };
 
-/* Keys [from, to) of a batch element. element: where their results go, the index of axis 3 of dst. */
-struct key_range {
-    int64_t batch, from, to, element;
-};
-
-/* What a tile sees of the keys m to m + cols: from and to count from m, and contain all keys between the first and the
- * last chunk that a row sees. Both are 0 if no row sees a key. count: how many of these keys the tile's last row sees.
- * plain: all rows see all of these keys, and the mask adds 0 to their scores, so it need not be read again. */
+/* What a tile sees of the keys m to m + cols. from, to and first count from m. Keys [first, to) contain all that a row
+ * sees; from is first or less, in whole chunks. Both ends are 0 if no row sees a key. count: how many of these keys the
+ * tile's last row sees. plain: all rows see all keys [from, to), and no mask changes their scores. */
 struct visible_range {
-    int64_t from, to, count;
+    int64_t from, to, first, count;
     int plain;
 };
 
-/* The rows of keys or values that are prefetched next, in the order of memory. */
-struct upcoming {
-    const char * next;
-    size_t size; /* bytes of a row */
-    int64_t heads, heads_left, head_stride, row_stride;
-};
-
-/* What a thread does at once: tiles [first, last) of each of the key/value heads [first_head, last_head). */
+/* What a thread does at once: tiles [first, last) of each of the key/value heads [first_head, last_head) of a text. */
 struct run {
     const struct job * job;
-    float * scratch; /* SCRATCH_FLOATS */
-    struct key_range range;
+    float *step_memory, *part_sums, *queries; /* STEP_FLOATS, SUM_FLOATS, QUERY_FLOATS */
+    int64_t batch, first_query, n_queries;
+    int64_t n_tiles;  /* of the text */
+    int64_t list;     /* the first key of the text's list */
+    int64_t from, to; /* its keys that this run reads */
+    int64_t element;  /* where the results go: the index of axis 3 of dst */
     int64_t first_head, last_head, first, last;
     int is_one_step; /* all keys are one step: rows are divided by their sum as they are written */
     /* of the keys of one step */
     struct visible_range visible_to_any, visible[MAX_TILES];
     int64_t seen_pairs; /* of rows and keys */
-    struct upcoming keys, values;
-    /* of each row, and of each tile, one head after the other */
+    /* of each row, and of each tile, one head after the other: in this part, and in all parts before it */
     float highest[MAX_TILES * MAX_ROWS], total[MAX_TILES * MAX_ROWS];
-    char begun[MAX_TILES];
+    float highest_before[MAX_TILES * MAX_ROWS], total_before[MAX_TILES * MAX_ROWS];
+    char begun[MAX_TILES], begun_before[MAX_TILES];
 };
 
-/* The first row of a tile. */
-ALWAYS_INLINE int64_t first_row(const struct job * job, int64_t tile) {
-    if (job->tiles_per_query == 0) {
-        return job->group * job->q->ne[2] * tile / job->n_tiles;
-    }
-    return job->group * (tile / job->tiles_per_query) +
-           job->group * (tile % job->tiles_per_query) / job->tiles_per_query;
+/* The first row of a tile, counted from the text's first one. */
+ALWAYS_INLINE int64_t first_row(const struct run * run, int64_t tile) {
+    return run->job->group * run->n_queries * tile / run->n_tiles;
 }
 
-ALWAYS_INLINE size_t row_bytes(const struct ggml_tensor * t) {
-    const int plain = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16;
-    return (plain ? t->ne[0] : t->ne[0] / 32) * t->nb[0];
+/* The keys that a query reads: their numbers are [from, to) of a list that begins with number `list`. */
+struct key_range {
+    int32_t list, from, to;
+};
+
+ALWAYS_INLINE struct key_range keys_of(const struct job * job, int64_t query) {
+    if (job->ranges == NULL) {
+        return (struct key_range) {0, 0, (int32_t) job->k->ne[2]};
+    }
+    struct key_range range;
+    memcpy(&range, (const char *) job->ranges->data + query * job->ranges->nb[1], sizeof range);
+    return range;
 }
 
 /* The mask from column m on for one query of one head, or NULL. */
@@ -143,16 +147,49 @@ static int64_t count_seen(const struct ggml_tensor * mask, const char * row, int
     return n;
 }
 
-/* What a tile of a head sees of `cols` keys from m on. */
-static struct visible_range visible_range_of(const struct job * job, int64_t batch, int64_t kv_head, int64_t tile,
-                                             int64_t m, int64_t cols) {
-    if (job->mask == NULL) {
-        return (struct visible_range) {0, cols, cols, 1};
+/* The same for row `row` of a head. */
+ALWAYS_INLINE const char * mask_row_of(const struct run * run, int64_t m, int64_t kv_head, int64_t row) {
+    const int64_t group = run->job->group;
+    return mask_row(run->job->mask, m, run->first_query + row / group, kv_head * group + row % group, run->batch);
+}
+
+/* What a tile of a head sees, by the ranges of its queries, of `cols` keys from m on. */
+static struct visible_range visible_by_ranges(const struct run * run, int64_t tile, int64_t m, int64_t cols) {
+    const struct job * const job = run->job;
+    const int64_t group = job->group;
+    int64_t from = cols, to = 0, all_from = 0, all_to = cols; /* that any query sees, and that all see */
+    struct key_range range = {0, 0, 0};
+    for (int64_t n = first_row(run, tile) / group; n <= (first_row(run, tile + 1) - 1) / group; ++n) {
+        range = keys_of(job, run->first_query + n);
+        from = min64(range.from - m, from);
+        to = max64(range.to - m, to);
+        all_from = max64(range.from - m, all_from);
+        all_to = min64(range.to - m, all_to);
     }
-    struct visible_range all = {cols, 0, 0, 0};
+    from = max64(from, 0);
+    to = min64(to, cols);
+    if (from >= to) {
+        return (struct visible_range) {0, 0, 0, 0, 0};
+    }
+    const int64_t chunk = from / CHUNK * CHUNK;
+    const int64_t count = min64(range.to - m, to) - max64(range.from - m, from);
+    return (struct visible_range) {chunk, to, from, max64(count, 0), job->slopes == NULL && all_from <= chunk && to <= all_to};
+}
+
+/* What a tile of a head sees of `cols` keys from m on. */
+static struct visible_range visible_range_of(const struct run * run, int64_t kv_head, int64_t tile, int64_t m,
+                                             int64_t cols) {
+    const struct job * const job = run->job;
+    if (job->ranges != NULL) {
+        return visible_by_ranges(run, tile, m, cols);
+    }
+    if (job->mask == NULL) {
+        return (struct visible_range) {0, cols, 0, cols, 1};
+    }
+    struct visible_range all = {cols, 0, 0, 0, 0};
     const char * last = NULL;
-    for (int64_t row = first_row(job, tile); row < first_row(job, tile + 1); ++row) {
-        const char * mask = mask_row(job->mask, m, row / job->group, kv_head * job->group + row % job->group, batch);
+    for (int64_t row = first_row(run, tile); row < first_row(run, tile + 1); ++row) {
+        const char * mask = mask_row_of(run, m, kv_head, row);
         if (mask == last) {
             continue;
         }
@@ -160,24 +197,24 @@ static struct visible_range visible_range_of(const struct job * job, int64_t bat
         if (all_hidden(job->mask, mask, 0, cols)) { /* most steps, where a cache has many texts */
             continue;
         }
-        struct visible_range row_range = {0, cols, 0, 0};
-        while (row_range.from < all.from &&
-               all_hidden(job->mask, mask, row_range.from, min64(row_range.from + CHUNK, cols))) {
-            row_range.from += CHUNK;
+        int64_t from = 0, to = cols;
+        while (from < all.from && all_hidden(job->mask, mask, from, min64(from + CHUNK, cols))) {
+            from += CHUNK;
         }
-        while (row_range.to > all.to && all_hidden(job->mask, mask, (row_range.to - 1) / CHUNK * CHUNK, row_range.to)) {
-            row_range.to = (row_range.to - 1) / CHUNK * CHUNK;
+        while (to > all.to && all_hidden(job->mask, mask, (to - 1) / CHUNK * CHUNK, to)) {
+            to = (to - 1) / CHUNK * CHUNK;
         }
-        all.from = min64(row_range.from, all.from);
-        all.to = row_range.to > all.to ? row_range.to : all.to;
+        all.from = min64(from, all.from);
+        all.to = max64(to, all.to);
     }
     if (all.from >= all.to) {
-        return (struct visible_range) {0, 0, 0, 0};
+        return (struct visible_range) {0, 0, 0, 0, 0};
     }
+    all.first = all.from;
     all.plain = 1;
     last = NULL;
-    for (int64_t row = first_row(job, tile); row < first_row(job, tile + 1) && all.plain; ++row) {
-        const char * mask = mask_row(job->mask, m, row / job->group, kv_head * job->group + row % job->group, batch);
+    for (int64_t row = first_row(run, tile); row < first_row(run, tile + 1) && all.plain; ++row) {
+        const char * mask = mask_row_of(run, m, kv_head, row);
         all.plain = mask == last || all_zero(job->mask, mask, all.from, all.to);
         last = mask;
     }
@@ -187,25 +224,25 @@ static struct visible_range visible_range_of(const struct job * job, int64_t bat
 
 /* The index, among a run's rows, of row `row` of a head. */
 ALWAYS_INLINE int64_t index_in_run(const struct run * run, int64_t kv_head, int64_t row) {
-    const int64_t first = first_row(run->job, run->first), rows = first_row(run->job, run->last) - first;
+    const int64_t first = first_row(run, run->first), rows = first_row(run, run->last) - first;
     return (kv_head - run->first_head) * rows + row - first;
 }
 
-/* Key or value i of a head. */
-ALWAYS_INLINE const char * cached_row_of(const struct ggml_tensor * t, int64_t batch, int64_t kv_head, int64_t i) {
-    return (const char *) t->data + kv_head * t->nb[1] + i * t->nb[2] + batch * t->nb[3];
+/* The index, among a run's tiles, of a tile of a head. */
+ALWAYS_INLINE int64_t tile_in_run(const struct run * run, int64_t kv_head, int64_t tile) {
+    return (kv_head - run->first_head) * (run->last - run->first) + tile - run->first;
 }
 
-/* Prefetches a row of the next step. It is called once for each key that is computed with. */
-ALWAYS_INLINE void prefetch_row(struct upcoming * rows) {
-    for (size_t i = 0; i < rows->size; i += 64) {
-        PREFETCH(rows->next + i);
-    }
-    rows->next += rows->head_stride;
-    if (--rows->heads_left == 0) {
-        rows->heads_left = rows->heads;
-        rows->next += rows->row_stride;
-    }
+/* The results of row `row` of a head, in dst. */
+ALWAYS_INLINE float * result_of(const struct run * run, int64_t kv_head, int64_t row) {
+    const struct ggml_tensor * const dst = run->job->dst;
+    const int64_t n = run->first_query + row / run->job->group, h = kv_head * run->job->group + row % run->job->group;
+    return (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + run->element * dst->nb[3]);
+}
+
+/* Cell `cell` of a head's keys or values. */
+ALWAYS_INLINE const char * cached_row_of(const struct ggml_tensor * t, int64_t batch, int64_t kv_head, int64_t cell) {
+    return (const char *) t->data + kv_head * t->nb[1] + cell * t->nb[2] + batch * t->nb[3];
 }
 
 #endif

@@ -2,18 +2,23 @@
  * defined:
  *   VL        floats of a vector
  *   ROWS      query rows of a tile: ROWS * 2 accumulators must fit into the registers
- *   DOT_ROWS  query rows whose scores for 4 keys are computed at once: DOT_ROWS * 4 accumulators must fit
+ *   DOT_ROWS  query rows whose scores for KEYS keys are computed at once: DOT_ROWS * 4 accumulators must fit
  *   TARGET    the function attribute that allows the instructions
  *   SUFFIX    of the set: NAME(x) is x with this suffix
  *   VMAX(a, b)              elementwise maximum; b where a or b is NaN
  *   SUM(v), MAX(v)          over the lanes
- *   SUM4(p, a, b, c, d, x)  p[0..4) = the sums of four vectors, times x
+ *   SUM_CLASSES(p, a, b, c, d, x)  p[0..KEYS) = x times the scores of KEYS keys, from vectors with four lanes, one for
+ *                           each class, for each of VL / 4 keys: a has the first keys, d the last ones
+ *   LOAD_FOUR(p)            p[0..4), repeated in all lanes; p[0] if VL is 1
+ *   FOUR_BY_KEY(x, key, at, is_f16)  reads VL elements of each of the keys key[0], key[1] and so on, VL / 4 of them (at
+ *                           least one), `at` bytes behind their beginnings. x[u] gets elements 4 u to 4 u + 3 of each
  *   LOAD_PART(p, n, fill)   the first n floats at p, and `fill` in the other lanes
  *   LOAD_HALF(p)            VL half floats as floats. If it is not defined, keys, values and masks are F32 only. If it
  *                           is, cached_row of cached_rows.h converts the other types of keys and values
  * Vectors are the compiler's own (vector_size), so each operation below is one instruction of the set. */
 
-#define W (2 * VL) /* columns of a panel: a tile computes them at once */
+#define W (2 * VL)              /* columns of a panel: a tile computes them at once */
+#define KEYS (VL > 4 ? VL : 4) /* whose scores are computed at once without panels */
 
 #include "vectors.h"
 
@@ -125,12 +130,33 @@ static int NAME(is_readable_in_place)(const struct ggml_tensor * t) {
         return t->ne[0] % VL == 0;
     }
 #endif
-    return t->type == GGML_TYPE_F32;
+    return t->type == GGML_TYPE_F32 && t->ne[0] % VL == 0;
+}
+
+/* The address of row j: that of cell cells[j], or j if cells is NULL. */
+FN const char * NAME(row_at)(const char * rows, size_t stride, const int32_t * cells, int64_t j) {
+    return rows + (cells != NULL ? cells[j] : j) * stride;
+}
+
+/* at[i] = the address of row i, up to n, and then of row n - 1 up to a multiple of KEYS. */
+FN void NAME(addresses)(const char ** at, const char * rows, size_t stride, const int32_t * cells, int64_t n) {
+    if (cells == NULL) {
+        for (int64_t i = 0; i < n; ++i) {
+            at[i] = rows + i * stride;
+        }
+    } else {
+        for (int64_t i = 0; i < n; ++i) {
+            at[i] = rows + cells[i] * stride;
+        }
+    }
+    for (int64_t i = n; i % KEYS != 0; ++i) {
+        at[i] = at[n - 1];
+    }
 }
 
 /* Packs keys (cols, dim) into panels (ceil(cols / W), dim, W), with zeros beyond cols up to a multiple of VL. */
-TARGET static void NAME(pack_keys)(float * out, const char * k, enum ggml_type type, size_t stride, int64_t cols,
-                                   int64_t dim) {
+TARGET static void NAME(pack_keys)(float * out, const char * k, enum ggml_type type, size_t stride,
+                                   const int32_t * cells, int64_t cols, int64_t dim) {
     const int64_t wide = (cols + VL - 1) / VL * VL;
 #if VL > 1
     float unpacked[4][MAX_DIM];
@@ -138,10 +164,13 @@ TARGET static void NAME(pack_keys)(float * out, const char * k, enum ggml_type t
         float * column = out + j / W * W * dim + j % W;
         const float * key[4];
         for (int i = 0; i < 4; ++i) {
-            key[i] = j + i < cols ? (const float *) (k + (j + i) * stride) : zeros;
-            if (type != GGML_TYPE_F32 && j + i < cols) {
-                NAME(floats)(unpacked[i], k + (j + i) * stride, type, dim);
-                key[i] = unpacked[i];
+            key[i] = zeros;
+            if (j + i < cols) {
+                const char * const row = NAME(row_at)(k, stride, cells, j + i);
+                key[i] = type == GGML_TYPE_F32 ? (const float *) row : unpacked[i];
+                if (type != GGML_TYPE_F32) {
+                    NAME(floats)(unpacked[i], row, type, dim);
+                }
             }
         }
         int64_t d = 0;
@@ -158,19 +187,19 @@ TARGET static void NAME(pack_keys)(float * out, const char * k, enum ggml_type t
     (void) type;
     for (int64_t j = 0; j < wide; ++j) {
         for (int64_t d = 0; d < dim; ++d) {
-            out[(j / W * dim + d) * W + j % W] = ((const float *) (k + j * stride))[d];
+            out[(j / W * dim + d) * W + j % W] = ((const float *) NAME(row_at)(k, stride, cells, j))[d];
         }
     }
 #endif
 }
 
 /* Packs values (cols, dim) into panels (ceil(dim / W), cols, W), with zeros beyond dim. */
-TARGET static void NAME(pack_values)(float * out, const char * v, enum ggml_type type, size_t stride, int64_t cols,
-                                     int64_t dim) {
+TARGET static void NAME(pack_values)(float * out, const char * v, enum ggml_type type, size_t stride,
+                                     const int32_t * cells, int64_t cols, int64_t dim) {
     if (type != GGML_TYPE_F32 && type != GGML_TYPE_F16) {
         float row[MAX_DIM + W] = {0};
-        for (int64_t j = 0; j < cols; ++j, v += stride) {
-            NAME(floats)(row, v, type, dim);
+        for (int64_t j = 0; j < cols; ++j) {
+            NAME(floats)(row, NAME(row_at)(v, stride, cells, j), type, dim);
             for (int64_t d = 0; d < dim; d += W) {
                 memcpy(out + d * cols + j * W, row + d, W * sizeof *out);
             }
@@ -178,8 +207,8 @@ TARGET static void NAME(pack_values)(float * out, const char * v, enum ggml_type
         return;
     }
     for (int64_t d = 0; d < dim; d += W) {
-        const char * values = v + d * (type == GGML_TYPE_F16 ? 2 : 4);
-        for (int64_t j = 0; j < cols; ++j, out += W, values += stride) {
+        for (int64_t j = 0; j < cols; ++j, out += W) {
+            const char * const values = NAME(row_at)(v, stride, cells, j) + d * (type == GGML_TYPE_F16 ? 2 : 4);
             if (d + W <= dim) {
                 NAME(floats)(out, values, type, W);
             } else {
@@ -194,7 +223,7 @@ TARGET static void NAME(pack_values)(float * out, const char * v, enum ggml_type
  * keys. */
 TARGET static const int32_t * NAME(visible)(int rows, const float * const * masks, int64_t cols, int32_t * index,
                                             int64_t * n) {
-    float highest[SCRATCH_FLOATS / CHUNK + VL];
+    float highest[MAX_STEP + VL];
     *n = cols;
     if (masks[0] == NULL) {
         return NULL;
@@ -262,97 +291,121 @@ FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask,
     return factor;
 }
 
+/* The mask of one query for the keys of a tile: floats, or NULL if it sees all of them. memory: room for one. */
+FN const float * NAME(mask_of)(float * memory, const struct run * run, const struct visible_range * seen, int64_t m,
+                               int64_t kv_head, int64_t row) {
+    const struct job * const job = run->job;
+    const int64_t width = seen->to - seen->from;
+    if (seen->plain) {
+        return NULL;
+    }
+    if (job->ranges != NULL) {
+        const struct key_range range = keys_of(job, run->first_query + row / job->group);
+        const int64_t from = range.from - m - seen->from, to = range.to - m - seen->from;
+        const float slope = job->slopes != NULL ? job->slopes[kv_head * job->group + row % job->group] : 0.0f;
+        for (int64_t c = 0; c < width; ++c) {
+            memory[c] = c >= from && c < to ? slope * (float) (c - to + 1) : -INFINITY;
+        }
+        return memory;
+    }
+    const char * const mask = mask_row_of(run, m + seen->from, kv_head, row);
+    if (job->mask->type == GGML_TYPE_F32) {
+        return (const float *) mask;
+    }
+    NAME(floats)(memory, mask, job->mask->type, width);
+    return memory;
+}
+
 /* Computes the tiles of one key/value head over at most `step` keys of the run's range, from m on. */
 TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     const struct job * const job = run->job;
     const struct ggml_tensor * const q = job->q;
     const struct ggml_tensor * const k = job->k;
     const struct ggml_tensor * const v = job->v;
-    struct ggml_tensor * const dst = job->dst;
-    const struct key_range range = run->range;
-    const int64_t batch = range.batch, dim = q->ne[0], v_dim = v->ne[0];
-    const int64_t v_pad = (v_dim + W - 1) / W * W;
-    const int64_t step = job->step, first = run->first, last = run->last;
+    const int64_t batch = run->batch, dim = q->ne[0], v_dim = v->ne[0];
+    const int64_t dim_pad = (dim + VL - 1) / VL * VL, v_pad = (v_dim + W - 1) / W * W;
+    const int64_t step = job->step, group = job->group;
     const int64_t first_key = run->visible_to_any.from, cols = run->visible_to_any.to - first_key;
-    float * const keys = run->scratch;
-    float * const values = keys + dim * step;
+    float * const keys = run->step_memory;
+    float * const values = keys + dim_pad * step;
     float * const scores = values + v_pad * step;
     float * const float_masks = scores + ROWS * step;
-    int32_t list[SCRATCH_FLOATS / CHUNK]; /* more than step */
+    int32_t list[MAX_STEP + 1];
+    const char * key_at[MAX_STEP + KEYS];
 
-    const char * const k0 = cached_row_of(k, batch, kv_head, m + first_key);
-    const char * const v0 = cached_row_of(v, batch, kv_head, m + first_key);
+    /* The cells of keys and values from m + first_key on; NULL if k0 and v0 are the first ones, and so on. */
+    const int32_t * const cells = job->cells != NULL ? job->cells + m + first_key : NULL;
+    const char * const k0 = cached_row_of(k, batch, kv_head, cells != NULL ? 0 : m + first_key);
+    const char * const v0 = cached_row_of(v, batch, kv_head, cells != NULL ? 0 : m + first_key);
     const int dots_only = run->seen_pairs < MIN_ROWS_TO_PACK * cols;
     const int keys_in_place = dots_only && NAME(is_readable_in_place)(k);
-    const int values_in_place = dots_only && NAME(is_readable_in_place)(v) && v_dim % VL == 0;
+    const int values_in_place = dots_only && NAME(is_readable_in_place)(v);
     const char * const key_rows = keys_in_place ? k0 : (const char *) keys;
     const char * const value_rows = values_in_place ? v0 : (const char *) values;
-    const size_t key_stride = keys_in_place ? k->nb[2] : dim * sizeof(float);
+    const size_t key_stride = keys_in_place ? k->nb[2] : dim_pad * sizeof(float);
     const size_t value_stride = values_in_place ? v->nb[2] : W * sizeof(float);
     if (!dots_only) {
-        NAME(pack_keys)(keys, k0, k->type, k->nb[2], cols, dim);
+        NAME(pack_keys)(keys, k0, k->type, k->nb[2], cells, cols, dim);
     } else if (!keys_in_place) {
         for (int64_t j = 0; j < cols; ++j) {
-            NAME(floats)(keys + j * dim, k0 + j * k->nb[2], k->type, dim);
+            float * const key = keys + j * dim_pad;
+            NAME(floats)(key, NAME(row_at)(k0, k->nb[2], cells, j), k->type, dim);
+            memset(key + dim, 0, (dim_pad - dim) * sizeof *key);
         }
     }
     int packed = values_in_place;
-    for (int64_t tile_index = first; tile_index < last; ++tile_index) {
-        const struct visible_range seen = run->visible[tile_index - first];
+    for (int64_t tile = run->first; tile < run->last; ++tile) {
+        const struct visible_range seen = run->visible[tile - run->first];
         if (seen.from == seen.to) {
             continue;
         }
         const int64_t key = seen.from - first_key; /* a multiple of CHUNK: panels begin there */
         const int64_t width = seen.to - seen.from;
-        const int64_t row = first_row(job, tile_index);
-        const int count = (int) (first_row(job, tile_index + 1) - row);
-        const NAME(tile_fn) multiply = NAME(tiles)[count];
+        const int64_t row = first_row(run, tile);
+        const int count = (int) (first_row(run, tile + 1) - row);
         const float *q_rows[ROWS], *weights[ROWS], *masks[ROWS];
         float *score_rows[ROWS], *out[ROWS], keep[ROWS], gain[ROWS];
-        const char * last_mask = NULL;
-        int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
-        for (int r = 0; r < count; ++r) {
-            q_rows[r] = (const float *) ((const char *) q->data + h * q->nb[1] + n * q->nb[2] + batch * q->nb[3]);
-            out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + range.element * dst->nb[3]);
-            const char * const mask = seen.plain ? NULL : mask_row(job->mask, m + seen.from, n, h, batch);
-            masks[r] = (const float *) mask;
-            if (mask != NULL && job->mask->type == GGML_TYPE_F16) {
-                masks[r] = mask == last_mask ? masks[r - 1] : float_masks + r * step;
-                if (mask != last_mask) {
-                    NAME(floats)(float_masks + r * step, mask, GGML_TYPE_F16, width);
-                }
-                last_mask = mask;
-            }
-            score_rows[r] = scores + r * step;
-            weights[r] = score_rows[r];
-            gain[r] = job->scale;
-            if (++h == (kv_head + 1) * job->group) {
-                h -= job->group;
-                ++n;
-            }
-        }
         float * const top = run->highest + index_in_run(run, kv_head, row);
         float * const sum = run->total + index_in_run(run, kv_head, row);
-        char * const begun = run->begun + (kv_head - run->first_head) * (last - first) + tile_index - first;
-        if (!*begun) {
-            for (int r = 0; r < count; ++r) {
-                const float * const sink =
-                    job->sinks != NULL ? job->sinks + kv_head * job->group + (row + r) % job->group : NULL;
-                top[r] = sink != NULL ? *sink : -INFINITY;
-                sum[r] = sink != NULL ? 1.0f : 0.0f;
+        const int64_t in_run = tile_in_run(run, kv_head, tile);
+        for (int r = 0; r < count; ++r) {
+            const int64_t n = (row + r) / group, h = kv_head * group + (row + r) % group;
+            const char * const query =
+                (const char *) q->data + h * q->nb[1] + (run->first_query + n) * q->nb[2] + batch * q->nb[3];
+            q_rows[r] = (const float *) query;
+            if (dots_only && dim != dim_pad) {
+                float * const copy = run->queries + r * dim_pad;
+                memcpy(copy, query, dim * sizeof *copy);
+                memset(copy + dim, 0, (dim_pad - dim) * sizeof *copy);
+                q_rows[r] = copy;
+            }
+            out[r] = run->begun_before[in_run] ? run->part_sums + index_in_run(run, kv_head, row + r) * v_dim
+                                               : result_of(run, kv_head, row + r);
+            const int is_same = r > 0 && (row + r) % group > 0 && job->slopes == NULL &&
+                                (job->mask == NULL || job->mask->ne[2] == 1);
+            masks[r] = is_same ? masks[r - 1] : NAME(mask_of)(float_masks + r * step, run, &seen, m, kv_head, row + r);
+            score_rows[r] = scores + r * step;
+            weights[r] = score_rows[r];
+            if (!run->begun[in_run]) {
+                top[r] = -INFINITY;
+                sum[r] = 0.0f;
             }
         }
-        /* Values of hidden keys are left out, not multiplied by 0: another sequence may have overflowed to inf or NaN
-         * there. */
-        int64_t n_seen;
-        const int32_t * const visible = NAME(visible)(count, masks, width, list, &n_seen);
+        /* Values that no row sees are left out, not multiplied by 0: another sequence may have overflowed to inf or NaN
+         * there. Ranges hide keys only at the ends, and the keys between have places of their own, so that each row adds
+         * its weights in the same order whatever the others see. */
+        int64_t n_seen = width;
+        const int32_t * const visible =
+            job->ranges == NULL ? NAME(visible)(count, masks, width, list, &n_seen) : NULL;
+        const int32_t * const of_tile = cells != NULL ? cells + key : visible;
         if (dots_only) {
             const int is_f16 = keys_in_place && k->type == GGML_TYPE_F16, passes = (count + DOT_ROWS - 1) / DOT_ROWS;
+            const int32_t * const of_keys = keys_in_place ? of_tile : visible;
+            const char * const from = keys_in_place && cells != NULL ? key_rows : key_rows + key * key_stride;
+            NAME(addresses)(key_at, from, key_stride, of_keys, n_seen);
             for (int p = 0; p < passes; ++p) {
                 const int r = count * p / passes, rows = count * (p + 1) / passes - r;
-                const NAME(dots_fn) dots = NAME(dot_tiles)[is_f16][rows];
-                dots(q_rows + r, dim, visible, key_rows + key * key_stride, key_stride, n_seen, score_rows + r,
-                     job->scale, p == 0 ? run : NULL);
+                NAME(dot_tiles)[is_f16][rows](q_rows + r, dim_pad, key_at, n_seen, score_rows + r, job->scale);
             }
             const float * last_whole = NULL; /* the mask of the row before */
             for (int r = 0; r < count && visible != NULL; ++r) {
@@ -366,29 +419,33 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
                 last_whole = whole;
             }
         } else {
-            multiply(q_rows, dim, NULL, (const char *) (keys + key * dim), W * sizeof(float), dim * W * sizeof(float),
-                     score_rows, (width + VL - 1) / VL * VL, NULL, gain);
+            NAME(score_tiles)[count](q_rows, dim, keys + key * dim, width, score_rows, job->scale);
         }
+        const int64_t skipped = seen.first - seen.from; /* keys before the first that a row sees */
         for (int r = 0; r < count; ++r) {
             keep[r] = NAME(weigh)(score_rows[r], dots_only ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
-            gain[r] = run->is_one_step ? 1.0f / sum[r] : 1.0f;
+            gain[r] = run->is_one_step ? gain_of(top[r], sum[r], sink_of(job, kv_head, row + r)) : 1.0f;
             if (!dots_only && visible != NULL) {
                 NAME(gather)(score_rows[r], score_rows[r], visible, n_seen);
             }
+            weights[r] += skipped;
         }
         if (!packed) {
-            NAME(pack_values)(values, v0, v->type, v->nb[2], cols, v_dim);
+            NAME(pack_values)(values, v0, v->type, v->nb[2], cells, cols, v_dim);
             packed = 1;
         }
-        const float * const old = *begun ? keep : NULL;
+        const float * const old = run->begun[in_run] ? keep : NULL;
+        const int64_t n = n_seen - skipped;
         if (values_in_place) {
             const NAME(rows_fn) rows = NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count];
-            rows(weights, n_seen, visible, value_rows + key * value_stride, value_stride, out, v_dim, old, gain);
+            rows(weights, n, cells != NULL ? of_tile + skipped : visible,
+                 cells != NULL ? value_rows : value_rows + (key + skipped) * value_stride, value_stride, out, v_dim, old,
+                 gain);
         } else {
-            multiply(weights, n_seen, visible, value_rows + key * value_stride, value_stride, cols * W * sizeof(float),
-                     out, v_dim, old, gain);
+            NAME(tiles)[count](weights, n, visible, value_rows + (key + skipped) * value_stride, value_stride,
+                               cols * W * sizeof(float), out, v_dim, old, gain);
         }
-        *begun = 1;
+        run->begun[in_run] = 1;
     }
 }
 
@@ -438,6 +495,7 @@ TARGET static void NAME(rms_row)(float * y, const float * x, const float * weigh
 static const struct kernels NAME(kernels) = {NAME(head), NAME(layer_row), NAME(rms_row), ROWS, W};
 
 #undef W
+#undef KEYS
 #undef vf
 #undef vi
 #undef FN
@@ -449,8 +507,9 @@ static const struct kernels NAME(kernels) = {NAME(head), NAME(layer_row), NAME(r
 #undef TARGET
 #undef VMAX
 #undef SUM
-#undef SUM4
+#undef SUM_CLASSES
+#undef LOAD_FOUR
+#undef FOUR_BY_KEY
 #undef MAX
 #undef LOAD_PART
 #undef LOAD_HALF
-#undef HALF

@@ -81,57 +81,95 @@ FN void NAME(rows_in_place)(const int rows, const int is_f16, const float * cons
     }
 }
 
-/* Scores of at most DOT_ROWS rows for the keys index[0], index[1] and so on (NULL: all), without a transposed copy of
- * the keys. These are `stride` bytes from each other: floats, or half floats in whole vectors. run: prefetches the next
- * keys and values; NULL if they were prefetched already. */
-FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, int64_t dim, const int32_t * index,
-                   const char * keys, size_t stride, int64_t cols, float * const * out, float gain, struct run * run) {
-    for (int64_t j = 0; j < cols; j += 4) {
-        const char * key[4];
-        vf acc[DOT_ROWS][4];
+/* Both functions below give a score the same bits. A score is ((c0 + c1) + c2) + c3, where class c_j sums the products of
+ * elements j, j + 4, j + 8 and so on, in this order. Therefore a query's result does not depend on how many queries are
+ * computed with it. (Where VL is 1 there is one class.) */
+#define CLASSES (VL > 1 ? 4 : 1)
+
+/* out[r][0..VL * vectors) = gain * the scores of queries q[r] for the keys in a panel (dim, W). */
+FN void NAME(panel_scores)(const int rows, const int vectors, const float * const * q, int64_t dim, const float * panel,
+                           float * const * out, int64_t from, float gain) {
+    for (int j = 0; j < CLASSES; ++j) {
+        vf acc[ROWS][2];
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-            /* After the last key it is computed again, up to a multiple of four: rows of scores have room. */
-            const int64_t c = j + i < cols ? j + i : cols - 1;
-            key[i] = keys + (index != NULL ? index[c] : c) * stride;
-            if (run != NULL) {
-                prefetch_row(&run->keys);
-                prefetch_row(&run->values);
+            for (int c = 0; c < vectors; ++c) {
+                acc[r][c] = (vf) {0};
+            }
+        }
+        for (int64_t d = j; d < dim; d += CLASSES) {
+            vf key[2];
+#pragma GCC unroll 4
+            for (int c = 0; c < vectors; ++c) {
+                key[c] = NAME(load)(panel + d * W + c * VL);
             }
 #pragma GCC unroll 16
             for (int r = 0; r < rows; ++r) {
-                acc[r][i] = (vf) {0};
-            }
-        }
-        int64_t d = 0;
-        for (; d + VL <= dim; d += VL) {
-            vf y[DOT_ROWS];
-#pragma GCC unroll 16
-            for (int r = 0; r < rows; ++r) {
-                y[r] = NAME(load)(q[r] + d);
-            }
+                const vf x = NAME(splat)(q[r][d]);
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) {
-                const vf x = NAME(numbers)(key[i] + d * (is_f16 ? 2 : 4), is_f16);
-#pragma GCC unroll 16
-                for (int r = 0; r < rows; ++r) {
-                    acc[r][i] += y[r] * x;
-                }
-            }
-        }
-        if (d < dim) {
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) {
-                const vf x = LOAD_PART((const float *) key[i] + d, dim - d, 0.0f);
-#pragma GCC unroll 16
-                for (int r = 0; r < rows; ++r) {
-                    acc[r][i] += LOAD_PART(q[r] + d, dim - d, 0.0f) * x;
+                for (int c = 0; c < vectors; ++c) {
+                    acc[r][c] += x * key[c];
                 }
             }
         }
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r) {
-            SUM4(out[r] + j, acc[r][0], acc[r][1], acc[r][2], acc[r][3], gain);
+#pragma GCC unroll 4
+            for (int c = 0; c < vectors; ++c) {
+                float * const to = out[r] + from + c * VL;
+                const vf sum = j > 0 ? NAME(load)(to) + acc[r][c] : acc[r][c];
+                NAME(store)(to, j == CLASSES - 1 ? sum * gain : sum);
+            }
+        }
+    }
+}
+
+/* The same for `cols` keys in panels one behind the other. */
+FN void NAME(scores)(const int rows, const float * const * q, int64_t dim, const float * panels, int64_t cols,
+                     float * const * out, float gain) {
+    for (int64_t from = 0; from < cols; from += W, panels += W * dim) {
+        if (from + VL < cols) {
+            NAME(panel_scores)(rows, 2, q, dim, panels, out, from, gain);
+        } else {
+            NAME(panel_scores)(rows, 1, q, dim, panels, out, from, gain);
+        }
+    }
+}
+
+/* Scores of at most DOT_ROWS queries for keys that are not in panels: floats or half floats at keys[0], keys[1] and so
+ * on. dim: a multiple of VL. KEYS keys at a time: `keys` goes on up to a multiple of that, and rows of scores have room.
+ * A vector holds four elements of each of VL / 4 keys. */
+FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, int64_t dim, const char * const * keys,
+                   int64_t cols, float * const * out, float gain) {
+    const size_t width = is_f16 ? 2 : 4;
+    for (int64_t j = 0; j < cols; j += KEYS, keys += KEYS) {
+        vf acc[DOT_ROWS][4];
+        const int at_once = rows == 1 ? 1 : 2; /* vectors: sums wait for each other, but lines of many keys evict others */
+#pragma GCC unroll 4
+        for (int first = 0; first < 4; first += at_once) {
+#pragma GCC unroll 16
+            for (int r = 0; r < rows; ++r) {
+                acc[r][first] = acc[r][first + at_once - 1] = (vf) {0};
+            }
+            for (int64_t d = 0; d < dim; d += VL) {
+#pragma GCC unroll 2
+                for (int e = first; e < first + at_once; ++e) {
+                    vf x[4];
+                    FOUR_BY_KEY(x, keys + e * (KEYS / 4), d * width, is_f16);
+#pragma GCC unroll 16
+                    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+                        for (int u = 0; u < (VL + 3) / 4; ++u) {
+                            acc[r][e] += LOAD_FOUR(q[r] + d + 4 * u) * x[u];
+                        }
+                    }
+                }
+            }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; ++r) {
+            SUM_CLASSES(out[r] + j, acc[r][0], acc[r][1], acc[r][2], acc[r][3], gain);
         }
     }
 }
@@ -141,25 +179,28 @@ typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, c
                               float * const *, int64_t, const float *, const float *);
 typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, float * const *,
                               int64_t, const float *, const float *);
-typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, int64_t,
-                              float * const *, float, struct run *);
+typedef void (*NAME(scores_fn))(const float * const *, int64_t, const float *, int64_t, float * const *, float);
+typedef void (*NAME(dots_fn))(const float * const *, int64_t, const char * const *, int64_t, float * const *, float);
 #define ROWS_IN_PLACE(rows, name, is_f16)                                                                             \
     TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \
                                            size_t ldb, float * const * out, int64_t cols, const float * keep,         \
                                            const float * gain) {                                                      \
         NAME(rows_in_place)(rows, is_f16, a, n, index, b, ldb, out, cols, keep, gain);                                \
     }
-#define DOTS(rows, name, is_f16)                                                                                \
-    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * index,         \
-                                           const char * keys, size_t stride, int64_t cols, float * const * out, \
-                                           float gain, struct run * run) {                                      \
-        NAME(dots)(rows, is_f16, q, dim, index, keys, stride, cols, out, gain, run);                            \
+#define DOTS(rows, name, is_f16)                                                                            \
+    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const char * const * keys, \
+                                           int64_t cols, float * const * out, float gain) {                 \
+        NAME(dots)(rows, is_f16, q, dim, keys, cols, out, gain);                                            \
     }
 #define TILE(rows)                                                                                                  \
     TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \
                                          size_t ldb, size_t panel, float * const * out, int64_t cols,               \
                                          const float * keep, const float * gain) {                                  \
         NAME(tile)(rows, a, n, index, b, ldb, panel, out, cols, keep, gain);                                        \
+    }                                                                                                               \
+    TARGET static void NAME(scores_##rows)(const float * const * q, int64_t dim, const float * panels, int64_t cols, \
+                                           float * const * out, float gain) {                                       \
+        NAME(scores)(rows, q, dim, panels, cols, out, gain);                                                        \
     }                                                                                                               \
     ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                         \
     ROWS_IN_PLACE(rows, halves_in_place, 1)
@@ -190,6 +231,7 @@ DOTS_BOTH(4)
 #define UP_TO_DOT_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3)}
 #endif
 static const NAME(tile_fn) NAME(tiles)[ROWS + 1] = UP_TO_ROWS(tile);
+static const NAME(scores_fn) NAME(score_tiles)[ROWS + 1] = UP_TO_ROWS(scores);
 static const NAME(rows_fn) NAME(tiles_in_place)[2][ROWS + 1] = {
     UP_TO_ROWS(floats_in_place),
     UP_TO_ROWS(halves_in_place),
@@ -203,3 +245,4 @@ static const NAME(dots_fn) NAME(dot_tiles)[2][DOT_ROWS + 1] = {UP_TO_DOT_ROWS(do
 #undef DOTS_BOTH
 #undef UP_TO_ROWS
 #undef UP_TO_DOT_ROWS
+#undef CLASSES

@@ -7,7 +7,9 @@
 
 #if defined(_MSC_VER) && !defined(__clang__)
 #define ALWAYS_INLINE static __forceinline
+#define NOINLINE __declspec(noinline)
 #else
+#define NOINLINE __attribute__((noinline))
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #endif
 

@@ -317,6 +317,18 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     ),
     "attention: keys as values": lambda f, q, k, v, *xs, **attrs: f(q, k, k if k.shape == v.shape else v, *xs, **attrs),
     "attention: in F16": rounded(DType.F16),
+    "cached_attention: no scale": given(scale=1.0),
+    "cached_attention: no softcap": given(softcap=0.0),
+    "cached_attention: cells in order": operand(3, lambda cells: np.sort(cells)),
+    "cached_attention: each list from its beginning": operand(4, lambda r: r[:, [0, 0, 2]]),
+    "cached_attention: the last cell is lost": operand(4, lambda r: r - np.array([0, 0, 1]) * (r[:, 2:] > r[:, 1:2] + 1)),
+    "cached_attention: the lists of the first row": operand(4, lambda r: np.repeat(r[:1], len(r), 0)),
+    "cached_attention: groups of heads apart": heads_strided,
+    "cached_attention: no sinks": operand(5, lambda s: np.full_like(s, -np.inf)),
+    "cached_attention: no slopes": operand(6, scalar(0)),
+    "cached_attention: keys as values": lambda f, q, k, v, *xs, **attrs: f(
+        q, k, k if k.shape == v.shape else v, *xs, **attrs
+    ),
     # rope
     "rope: the other pairs": rope(interleaved=lambda c: not c.interleaved),
     "rope: base 10000": rope(base=10000.0),

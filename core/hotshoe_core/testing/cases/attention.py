@@ -12,7 +12,7 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, I64, LAYOUTS, Q8_0
 from hotshoe_core.testing.operands import Arg, Case, Cycle, indices, mask, normal, positive, weight
-from hotshoe_core.testing.run import F32, I32, Layout
+from hotshoe_core.testing.run import F32, I32, Kind, Layout
 
 __all__ = ["cases"]
 
@@ -177,6 +177,58 @@ def large_heads() -> Iterator[Case]:
                 yield Case("attention", operands, {"scale": dim**-0.5})
 
 
+_LISTS = (
+    *(0, 0, 1), *(0, 0, 2), *(0, 1, 5),  # a text; the last one has a window
+    *(5, 6, 7), *(5, 6, 12),
+)  # fmt: skip
+
+
+def cached_attention() -> Iterator[Case]:
+    """Two texts whose lists of cells follow each other, with cells in any order, some of them in both lists."""
+
+    def case(
+        q: Shape = (5, 4, 16),
+        kv: Shape = (9, 2, 16),
+        *,
+        cells: Arg | None = None,
+        ranges: Arg | None = None,
+        sinks: Arg | None = None,
+        slopes: Arg | None = None,
+        kv_dtype: DType = F32,
+        kind: Kind = "input",
+        layout: Layout = "plain",
+        optional: bool = False,
+        **attrs: float,
+    ) -> Case:
+        keys = Arg(kv, kv_dtype, kind, layout=layout)
+        lists = cells or indices((12,), kv[0]), ranges or lists_of(_LISTS)
+        operands = (Arg(q, layout=layout), keys, keys, *lists, sinks, slopes)
+        return Case("cached_attention", operands, {"scale": 0.25, **attrs}, optional)
+
+    def lists_of(numbers: tuple[int, ...], dtype: DType = I32) -> Arg:
+        return Arg((len(numbers) // 3, 3), dtype, values=Cycle(numbers), note="lists")
+
+    sinks, slopes = weight((4,)), Arg((4,), values=positive)
+    yield from (case(), case(kv=(9, 4, 16)), case(kv=(9, 1, 16)), case(sinks=sinks), case(slopes=slopes))
+    yield from (case(softcap=2.0), case(softcap=2.0, sinks=sinks, slopes=slopes))
+    yield case(q=(1, 4, 16), ranges=lists_of((0, 0, 12)))
+    yield case(q=(1, 4, 16), ranges=lists_of((3, 5, 11)), sinks=Arg((4,), F16), slopes=Arg((4,), F16, values=positive))
+    for dtype in (F16, BF16):
+        yield case(kv_dtype=dtype)
+    for layout in LAYOUTS:
+        yield case(layout=layout)
+    for dtype in (F16, Q8_0):  # a cache
+        yield case(q=(5, 4, 32), kv=(9, 2, 32), kv_dtype=dtype, kind="state")
+    yield case(cells=indices((12,), 9, dtype=I64), ranges=lists_of(_LISTS, I64), optional=True)
+    operands = (Arg((5, 4, 24)), Arg((9, 2, 24)), Arg((9, 2, 8)), indices((12,), 9), lists_of(_LISTS))
+    yield Case("cached_attention", operands, {"scale": 0.25})
+    one_text = tuple(x for i in range(40) for x in (0, 0, i + 9))
+    yield case(q=(40, 4, 16), kv=(60, 2, 16), cells=indices((48,), 60), ranges=lists_of(one_text))
+    for dim, v_dim in ((576, 512), (608, 608)):
+        operands = (Arg((5, 4, dim)), Arg((9, 1, dim)), Arg((9, 1, v_dim)), indices((12,), 9), lists_of(_LISTS))
+        yield Case("cached_attention", operands, {"scale": dim**-0.5})
+
+
 def cases() -> Iterator[Case]:
     yield from rope()
     yield from attention()
@@ -184,3 +236,4 @@ def cases() -> Iterator[Case]:
     yield from odd_heads_and_strides()
     yield from slopes()
     yield from large_heads()
+    yield from cached_attention()

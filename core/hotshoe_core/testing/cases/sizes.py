@@ -6,6 +6,7 @@ a grid of 16 bits.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -148,6 +149,12 @@ def attention() -> Iterator[Case]:
         yield Case("attention", (Arg((n, 4, 32)), kv, kv, hidden, sinks), {"scale": 0.5})
     cache = Arg((1024, 1, 32), Q8_0, "state")
     yield Case("attention", (Arg((5, 4, 32)), cache, cache, Arg((5, 1024), values=mask)), {"scale": 0.5})
+    many = [(500, 500, 1100), *((0, max(0, i - 40), i + 1) for i in range(130, 230))]  # a text, and one with a window
+    for rows in ([(0, 0, 1500)], many):
+        ranges = Arg((len(rows), 3), I32, values=Cycle(tuple(itertools.chain(*rows))), note="lists")
+        for dtype in (F32, F16):
+            kv, cells = Arg((700, 2, 32), dtype), indices((1500,), 700)
+            yield Case("cached_attention", (Arg((len(rows), 4, 32)), kv, kv, cells, ranges), {"scale": 0.5})
     for interleaved in (False, True):
         config = {"config": RoPE(8, interleaved=interleaved)}
         yield Case("rope", (Arg((1031, 2, 8)), indices((1031,), 300)), config)

@@ -23,6 +23,7 @@ from hotshoe_ggml.cpu.packed import (
     linear_params,
     multiplies_stored,
 )
+from hotshoe_ggml.lowering.attention import MAX_HEAD, MAX_TEXTS
 from hotshoe_ggml.lowering.builder import Builder, Fusion, Ptr, ReadOperand
 from hotshoe_ggml.lowering.table import LOWERINGS
 from hotshoe_ggml.memory.layouts import Layout
@@ -33,10 +34,8 @@ __all__ = ["CpuBuilder", "cache_types", "mask_types"]
 _F32 = DType.F32.id
 _PLAIN = {_F32: 4}
 _I32 = DType.I32.id
-_MAX_DIM = 576
 _MIN_WORK_ITEMS = 4  # for each thread. With this many, all threads finish at about the same time.
 _MIN_QUERIES_IN_TILES = 64  # with this many queries, the kernel takes several queries as one work item
-_MIN_KEYS = 256  # in each split. Merging the splits costs a barrier, which is not worth it for fewer.
 _MAX_FEW_ROWS = 4  # of x in hotshoe_few_rows, which reads all of the other operand once for each row
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
 _I32_LIMITS = (-(2**31), 2**31 - 1)
@@ -211,7 +210,7 @@ class CpuBuilder(Builder):
     def hotshoe_attention(
         self, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
     ) -> Ptr | None:
-        """Attention with our kernel, in one pass, or in two if some threads would have no work in one.
+        """Attention with our kernel.
 
         Shapes, in ggml's order: q [dim, heads, n, batch], k [dim, kv_heads, m, batch], v [v_dim, kv_heads, m, batch], a
         mask that broadcasts to [m, n, heads, batch], sinks [heads]; returns [v_dim, heads, n, batch]. Returns None
@@ -220,7 +219,7 @@ class CpuBuilder(Builder):
         """
         if not (_is_readable(q) and all(_is_readable(t, cache_types()) for t in (k, v))):
             return None
-        if max(q.ne[0], v.ne[0]) > _MAX_DIM:
+        if max(q.ne[0], v.ne[0]) > MAX_HEAD or q.ne[3] > MAX_TEXTS:
             return None
         if mask is not None:
             wanted = (q.ne[2], q.ne[1], q.ne[3])  # the rows, heads and batch of the scores
@@ -228,20 +227,47 @@ class CpuBuilder(Builder):
                 return None
             if not _is_readable(mask, mask_types()):
                 return None
-        n_splits = self._n_key_splits(q, k)
-        sink_args = [] if sinks is None else [sinks]
-        args = [q, k, v] if mask is None else [q, k, v, mask]
-        flags = (mask is not None, bool(sink_args) and n_splits == 1)
-        params = ffi.new("struct hotshoe_attention_params *", (scale, softcap, *flags, self._scratch))
+        given = {"mask": mask is not None}
+        return self._attention([q, k, v] if mask is None else [q, k, v, mask], given, k.ne[2], sinks, scale, softcap)
+
+    def cached_attention(
+        self,
+        q: Ptr,
+        k: Ptr,
+        v: Ptr,
+        lists: tuple[Ptr, Ptr],
+        sinks: Ptr | None,
+        slopes: Ptr | None,
+        *,
+        scale: float,
+        softcap: float,
+    ) -> Ptr:
+        k, v = (t if t.type in cache_types() else self.f32(t) for t in (k, v))
+        args, given = [q, k, v, *lists], {"ranges": True, "slopes": slopes is not None}
+        return self._attention(args if slopes is None else [*args, slopes], given, lists[0].ne[0], sinks, scale, softcap)
+
+    def _attention(
+        self, args: list[Ptr], given: dict[str, bool], n_keys: int, sinks: Ptr | None, scale: float, softcap: float
+    ) -> Ptr:
+        """Make the kernel's node: in one pass, or in two if some threads would have no work in one.
+
+        given: which of the kernel's optional sources are in args.
+        """
+        q, k, v, *_ = args
         _, heads, n, batch = q.ne
-        if n_splits == 1:
+        n_parts = self._n_parts(q, k, n_keys)
+        sink_args = [] if sinks is None else [sinks]
+        flags = {f"has_{name}": flag for name, flag in given.items()} | {"has_sinks": bool(sink_args) and n_parts == 1}
+        sizes = {"scale": scale, "softcap": softcap, "scratch": self._scratch}
+        params = ffi.new("struct hotshoe_attention_params *", sizes | flags)
+        if n_parts == 1:
             return self._kernel("hotshoe_attention", [v.ne[0], heads, n, batch], args + sink_args, params)
-        partial = self._kernel("hotshoe_attention", [v.ne[0] + 2, heads, n, batch * n_splits], args, params)
+        partial = self._kernel("hotshoe_attention", [v.ne[0] + 2, heads, n, batch * n_parts], args, params)
         has_sinks = ffi.new("int32_t *", bool(sink_args))
         return self._kernel("hotshoe_attention_merge", [v.ne[0], heads, n, batch], [partial, *sink_args], has_sinks)
 
-    def _n_key_splits(self, q: Ptr, k: Ptr) -> int:
-        """The number of splits of the keys, so that all threads have the same amount of work.
+    def _n_parts(self, q: Ptr, k: Ptr, n_keys: int) -> int:
+        """The number of parts of the keys that threads share out, or 1 if a thread computes all keys of its queries.
 
         A work item is one query with one head of keys. With 8 heads, 6 threads take two turns instead of 1.33; with
         one head and 2 threads, each thread unpacks all keys for its half of the queries' heads.
@@ -249,8 +275,7 @@ class CpuBuilder(Builder):
         n_threads, items = self.n_threads, k.ne[1] * q.ne[2] * q.ne[3]
         if items % n_threads == 0 or items >= _MIN_WORK_ITEMS * n_threads or q.ne[2] >= _MIN_QUERIES_IN_TILES:
             return 1
-        wanted = n_threads // math.gcd(items, n_threads)
-        return int(max(1, min(wanted, k.ne[2] // _MIN_KEYS)))
+        return -(-n_keys // int(kernels().HOTSHOE_KEY_PART))
 
     # Norms
 

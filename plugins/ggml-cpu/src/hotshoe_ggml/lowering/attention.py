@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.lowering.builder import Builder, Ptr
-from hotshoe_ggml.lowering.table import indices_are_i32, lowers
+from hotshoe_ggml.lowering.table import always, indices_are_i32, lowers
 from hotshoe_ggml.native import ffi
 from hotshoe_ggml.native.context import extents
+
+MAX_HEAD = 576
+"""Elements of the largest head of keys or values that our kernel reads: DeepSeek's latent attention."""
+
+MAX_TEXTS = 4096
+"""The most lists of a call of our kernel."""
 
 
 def _can_rotate(node: Tensor) -> bool:
@@ -75,3 +82,19 @@ def _attention(
         mask = b.call("mul", mask_of_heads, b.reshape(b.f32(slopes), (heads, 1, 1)))
     q, k, v = b.rows(b.f32(q)), b.rows(k), b.rows(v)
     return b.attention(q, k, v, mask, sinks, node.attrs["scale"], node.attrs["softcap"])
+
+
+def _reads_lists(node: Tensor) -> bool:
+    """Whether the CPU's kernel reads these heads and lists."""
+    q, v, cells, ranges = (node.source(i) for i in (0, 2, 3, 4))
+    fits = q.shape[0] <= MAX_TEXTS and max(q.shape[-1], v.shape[-1]) <= MAX_HEAD
+    return fits and cells.dtype is ranges.dtype is DType.I32
+
+
+@lowers("cached_attention", when=_reads_lists, ggml_lacks=always)
+def _cached_attention(
+    b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, cells: Ptr, ranges: Ptr, sinks: Ptr | None, slopes: Ptr | None
+) -> Ptr:
+    by_head = [None if t is None else b.cont(b.f32(t)) for t in (sinks, slopes)]
+    lists = b.cont(cells), b.cont(ranges)
+    return b.cached_attention(b.rows(b.f32(q)), b.rows(k), b.rows(v), lists, *by_head, **node.attrs)

@@ -336,6 +336,21 @@ class Builder:
         mask = self.cont(self.repeat(mask, [x.ne[0], x.ne[1], mask.ne[2], mask.ne[3]]))
         return self.call("soft_max_ext", x, mask, scale, 0.0)
 
+    def cached_attention(
+        self,
+        q: Ptr,
+        k: Ptr,
+        v: Ptr,
+        lists: tuple[Ptr, Ptr],
+        sinks: Ptr | None,
+        slopes: Ptr | None,
+        *,
+        scale: float,
+        softcap: float,
+    ) -> Ptr:
+        """Attention that reads lists of cells: cells, ne ``[l]``, and ranges, ne ``[3, n]``. ggml has none."""
+        raise UnsupportedOpError("ggml has no attention that reads lists of cells")
+
     def attention(
         self, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
     ) -> Ptr:
