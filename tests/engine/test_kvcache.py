@@ -15,7 +15,7 @@ from hotshoe.kvcache import Allocation, AttentionSpec, Cache, CausalCache, Layer
 from hotshoe.kvcache import cells as cells_module
 from hotshoe.kvcache.cells import Reach
 from hotshoe.kvcache.spec import Part
-from hotshoe_core import Backend, DType, ops
+from hotshoe_core import Backend, CacheConfig, DType, ops
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelDefinitionError, ShapeError
@@ -54,6 +54,23 @@ def make(backend: Backend, spec: Sequence[LayerSpec] = LAYERS, dtype: DType = DT
     return CausalCache(backend, spec, **{"n_tokens": N_TOKENS, "n_ubatch": N_BATCH} | sizes, dtype=dtype)
 
 
+def with_lists(spec: Sequence[LayerSpec] = LAYERS, **sizes: int) -> CausalCache:
+    """A cache that gives lists and masks."""
+    backend = open_reference()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(backend), "cache_config", lambda self: CacheConfig(64, reads_lists=True))
+        cache = make(backend, spec, **sizes)
+    cache._masked.update(cache.cells)  # as if a model had asked for them
+    return cache
+
+
+def listed(cache: CausalCache, feeds: dict[str, np.ndarray], reach: Reach) -> list[list[int]]:
+    """Return the positions that each row reads by its list."""
+    cells, ranges = feeds[f"cache.lists.{reach}"], feeds[f"cache.ranges.{reach}"]
+    assert ((ranges[:, 0] <= ranges[:, 1]) & (ranges[:, 1] < ranges[:, 2]) & (ranges[:, 2] <= len(cells))).all()
+    return [cache.cells[reach].positions[cells[start:stop]].tolist() for _, start, stop in ranges]
+
+
 def put(cache: Cache, *allocations: Allocation, n_rows: int = 0) -> dict[str, np.ndarray]:
     """Allocate and commit, as if the graph had been computed."""
     feeds = cache.allocate(allocations, n_rows or sum(p.n for p in allocations))
@@ -80,7 +97,7 @@ operations = st.one_of(
 @example([("put", 0, 3), ("put", 1, 6), ("put", 0, 6)])  # two reaches are full, the second one more so
 @settings(max_examples=60, deadline=None)
 def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, object]]) -> None:
-    cache = make(open_reference())
+    cache = with_lists()
     naive: dict[int, dict[int, int]] = {s: {} for s in range(4)}  # sequence → position → token
     n_tokens = 0
 
@@ -121,8 +138,10 @@ def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, 
                 assert cells.positions[feeds[f"cache.cells.{reach}"]].tolist() == list(positions)
                 mask = feeds[f"cache.mask.{reach}"]
                 assert set(np.unique(mask)) <= {0, -np.inf}
-                for row, p in zip(mask, positions, strict=True):  # everything that it attends to is still there
-                    expected = seen({*naive[sequence], *positions}, p, reach)
+                lists = listed(cache, feeds, reach)
+                for row, p, read in zip(mask, positions, lists, strict=True):
+                    expected = seen({*naive[sequence], *positions}, p, reach)  # all of it is still there
+                    assert read == sorted(expected)
                     assert {int(q) for q in cells.positions[: len(row)][row == 0]} == expected
                     assert set(feeds[f"cache.positions.{reach}"][row == 0].tolist()) == expected
             naive[sequence].update((p, n_tokens + i) for i, p in enumerate(positions))
@@ -231,7 +250,7 @@ def test_rows_come_back(sizes: str, backend: Backend, dtype: DType) -> None:
             v = None if spec.v_in_k else ctx.input("v", (1, spec.n_kv_heads, spec.value_dim))
             _, layer = cache.views(ctx, 1, 1, cache.sizes)
             all_k, all_v = (t.cast(DType.F32) for t in layer.update(k, v))
-            ctx.forward(all_k, all_v, layer.mask.cast(DType.F32))
+            ctx.forward(all_k, all_v)
             keys.append(rng.standard_normal(k.shape, np.float32))
             values.append(keys[-1][..., : spec.v_in_k] if v is None else rng.standard_normal(v.shape, np.float32))
             given = {k: keys[-1]} | ({} if v is None else {v: values[-1]})
@@ -436,9 +455,12 @@ moves = st.one_of(
 @example([("put", [(0, 3)]), ("span", 0, 3), ("put", [(0, 1)])])
 @example([("put", [(0, 3)]), ("put", [(0, 1)]), ("fail", 0, 2), ("put", [(0, 1)])])
 @example([("put", [(0, 3), (1, 1)]), ("share", 0, 1, 2), ("put", [(1, 1), (0, 1)]), ("shift", 0, 2), ("put", [(0, 2)])])
-def test_masks_that_are_kept_and_continued_are_those_made_from_all_cells(steps: list[tuple[Any, ...]]) -> None:
+@pytest.mark.parametrize("lists", [False, True])
+def test_what_is_kept_and_continued_is_what_is_made_from_all_cells(lists: bool, steps: list[tuple[Any, ...]]) -> None:
     with open_reference() as backend:
-        cache = make(backend, (attention(rope=RoPE(dim=DIM)), attention(window=WINDOW)), n_tokens=40, n_ubatch=9)
+        layers = attention(rope=RoPE(dim=DIM)), attention(window=WINDOW)
+        sizes = {"n_tokens": 40, "n_ubatch": 9}
+        cache = with_lists(layers, **sizes) if lists else make(backend, layers, **sizes)
         for kind, *values in steps:
             if kind == "share":
                 source, target, n = values
@@ -472,8 +494,11 @@ def test_masks_that_are_kept_and_continued_are_those_made_from_all_cells(steps: 
                 for reach, cells in cache.cells.items():
                     visible = cells.mask(positions, slots, spans)
                     mask = feeds[f"cache.mask.{reach}"]
-                    assert mask.shape == (n_rows, cells.n_read)
-                    assert np.array_equal(mask[:-1], np.where(visible, np.float32(0), np.float32(-np.inf)))
+                    assert mask.shape == (n_rows, cells.n_rows if lists else cells.n_read)
+                    seen = np.where(visible, np.float32(0), np.float32(-np.inf))
+                    assert np.array_equal(mask[:-1, : cells.n_read], seen)
+                    for row, read in zip(visible, listed(cache, feeds, reach) if lists else ()):
+                        assert read == sorted(cells.positions[: len(row)][row].tolist())
                     assert int(cells.members.nonzero()[0].max()) < cells.n_read
                 cache.rollback() if kind == "fail" else cache.commit()
 

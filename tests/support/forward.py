@@ -14,7 +14,7 @@ import numpy as np
 
 import hotshoe
 from hotshoe.families import find_model
-from hotshoe.kvcache import AttentionSpec
+from hotshoe.kvcache import AttentionSpec, UncachedView
 from hotshoe.kvcache.spec import Part, parts_of, per_layer, storing_part
 from hotshoe.nn import bind
 from hotshoe.nn.batch import Batch
@@ -29,6 +29,8 @@ Array = np.ndarray[Any, Any]
 
 class _Attention:
     """Keys and values of one text; those before this step are inputs."""
+
+    attend = UncachedView.attend
 
     def __init__(self, ctx: Any, i: Part, spec: AttentionSpec, n: int, past: dict[str, Array]) -> None:
         self.ctx, self.i, self.spec, self.past = ctx, i, spec, past

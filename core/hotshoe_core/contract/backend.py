@@ -114,6 +114,13 @@ class CacheConfig:
     n_rows: int = 512
     """The most tokens of a text model's step, if the user gives no ``n_batch``. Large steps take more memory."""
 
+    reads_lists: bool = False
+    """Whether caches give attention lists of cells (``cached_attention``) in the place of masks over all cells.
+
+    Set it if the backend has ``cached_attention`` natively. Lists are shorter than masks where a cache has many texts, and
+    a text's results can then be independent of the other texts.
+    """
+
     @staticmethod
     def rows_for(device: Device) -> int:
         """Return an ``n_rows`` for a device: 2048 for a GPU that has 30 GiB of memory or more, else 512."""
@@ -127,6 +134,8 @@ class CacheConfig:
         n = self.lengths_per_octave
         if n is not None and (type(n) is bool or not isinstance(n, (int, np.integer)) or n not in (1, 2, 4, 8, 16)):
             raise BackendError(f"lengths_per_octave is {described(n)}; expected None, 1, 2, 4, 8 or 16")
+        if type(self.reads_lists) is not bool:
+            raise BackendError(f"reads_lists is {described(self.reads_lists)}; expected True or False")
         if self.cell_dtype not in (DType.I32, DType.I64):
             raise BackendError(f"cell_dtype is {described(self.cell_dtype)}; expected DType.I32 or DType.I64")
 

@@ -188,7 +188,7 @@ class EagerBackend(Backend):
             return report
 
     def cache_config(self) -> CacheConfig:
-        """The coarsest padding and lengths of the devices, the fewest rows, and the types of the first."""
+        """The coarsest padding and lengths of the devices, the fewest rows, lists if all read them, the first one's types."""
         configs = [library.cache_config for library in self._libraries]
         lengths = [c.lengths_per_octave for c in configs if c.lengths_per_octave is not None]
         return CacheConfig(
@@ -197,6 +197,7 @@ class EagerBackend(Backend):
             min(lengths, default=None),
             configs[0].cell_dtype,
             min(c.n_rows for c in configs),
+            all(c.reads_lists for c in configs),
         )
 
     def close(self) -> None:

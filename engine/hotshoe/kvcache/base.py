@@ -45,16 +45,39 @@ class AttentionView(Protocol):
 
     @property
     def mask(self) -> Tensor:
-        """(n, m), or broadcastable to (…, heads, n, m): 0 where a row attends to a cell, -inf elsewhere."""
+        """(n, m), or broadcastable to (…, heads, n, m): 0 where a row attends to a cell, -inf elsewhere.
+
+        For scores that ``attend`` does not have; pass the mask to ``ops.attention``.
+        """
 
     @property
     def cell_positions(self) -> Tensor:
-        """(m,) I32: the position of the token in each cell, for models that need it (ALiBi, …)."""
+        """(m,) I32: the position of the token in each cell, for scores that depend on positions."""
 
     def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Store the graph's keys and values, (n, kv_heads, dim); return all that the layer reads, (m, kv_heads, dim).
 
         ``v`` is None if and only if the layer's spec sets ``v_in_k``.
+        """
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        slopes: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Attention of the graph's rows, q (…, n, heads, dim), to ``k`` and ``v`` as ``update`` or ``read`` returned them.
+
+        Gives (…, n, heads, v_dim). The view decides what each row sees, and how that is told to the backend: by
+        ``mask``, or by lists of cells (``cached_attention``). sinks, scale and softcap are as in ``ops.attention``. slopes
+        (heads,): a head's scores fall by ``slope * distance`` (ALiBi); positions, (n,), are the batch's, for slopes only.
+        Raises GraphError for slopes without positions.
         """
 
     def read(self) -> tuple[Tensor, Tensor]:

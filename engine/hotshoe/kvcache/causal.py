@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from hotshoe.kvcache.base import Allocation, LayerViews, Sizes, common_resume_position
 from hotshoe.kvcache.buckets import BLOCKS_PER_OCTAVE
 from hotshoe.kvcache.cells import Cells, Reach, SlotBits, bits_of, full, slots_of
+from hotshoe.kvcache.lists import CellLists
 from hotshoe.kvcache.spec import AttentionSpec, LayerSpec, Part, parts_of, per_layer, storing_part
 from hotshoe.kvcache.views import CellInputs, KeyValueView, SharedView, require_blocks, saved_type, zero_rows
 from hotshoe_core import DType, Tensor, ops
@@ -66,16 +68,24 @@ class CausalCache:
         self._config = config
         self._n_ubatch = n_ubatch
         total = n_tokens * n_sequences
+        per_octave = config.lengths_per_octave or BLOCKS_PER_OCTAVE
         self.cells = {
             reach: Cells(
                 min(total, reach.most * n_sequences + n_ubatch) if reach.most else total,
                 reach,
                 config.padding,
                 n_scratch,
-                config.lengths_per_octave or BLOCKS_PER_OCTAVE,
+                per_octave,
             )
             for reach in sorted(set(self._reach.values()))
         }
+        self._lists = {
+            reach: CellLists(cells, config.padding, per_octave)
+            for reach, cells in self.cells.items()
+            if config.reads_lists
+        }
+        self._masked = set() if config.reads_lists else set(self.cells)
+        """For what reach a graph reads a mask: with lists, where a view was asked for it."""
         self._states: dict[Part, tuple[Tensor, Tensor | None]] = {}
         self._made: list[Tensor] = []
         try:
@@ -113,13 +123,16 @@ class CausalCache:
             for reach, cells in self.cells.items():
                 taken = cells.allocate(positions, slots, n_rows)
                 feeds[f"cache.cells.{reach}"] = taken.astype(self._config.cell_dtype.numpy, copy=False)
-                mask = np.empty((n_rows, cells.n_read), self._config.mask_dtype.numpy)
-                cells.write_mask(mask[:n], positions, slots, spans)
-                if n < n_rows:
-                    mask[n:] = -np.inf
-                    mask[n:, 0] = 0  # any cell: a softmax of nothing is NaN
-                feeds[f"cache.mask.{reach}"] = mask
-                feeds[f"cache.positions.{reach}"] = np.maximum(cells.positions[: mask.shape[1]], 0)
+                if reach in self._lists:
+                    lists, ranges = self._lists[reach].write(taken, positions, slots, spans)
+                    feeds |= {f"cache.lists.{reach}": lists, f"cache.ranges.{reach}": ranges}
+                if reach in self._masked:
+                    n_seen = cells.n_rows if reach in self._lists else cells.n_read
+                    mask = np.full((n_rows, n_seen), -np.inf, self._config.mask_dtype.numpy)
+                    cells.write_mask(mask[:n, : cells.n_read], positions, slots, spans)
+                    mask[n:, 0] = 0  # padding sees any cell: a softmax of nothing is NaN
+                    feeds[f"cache.mask.{reach}"] = mask
+                    feeds[f"cache.positions.{reach}"] = np.maximum(cells.positions[:n_seen], 0)
         except CacheFullError:
             self.rollback()
             raise full(min(cells.room() for cells in self.cells.values()), n) from None
@@ -135,16 +148,20 @@ class CausalCache:
 
     @property
     def sizes(self) -> Sizes:
+        if self._lists:
+            return tuple(lists.size for lists in self._lists.values())
         return tuple(cells.n_read for cells in self.cells.values())
 
     @property
     def max_sizes(self) -> Sizes:
+        if self._lists:
+            return tuple(lists.max_size for lists in self._lists.values())
         return tuple(cells.most_read for cells in self.cells.values())
 
     def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         inputs = {
-            reach: CellInputs(ctx, str(reach), n_rows, size, self._config)
-            for reach, size in zip(self.cells, sizes, strict=True)
+            reach: CellInputs(ctx, str(reach), n_rows, size, cells.n_rows, self._config, partial(self._masked.add, reach))
+            for (reach, cells), size in zip(self.cells.items(), sizes, strict=True)
         }
         views = {i: KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i]) for i, s in self._layers.items()}
         return per_layer(self._spec, views | {i: SharedView(i, views[stored]) for i, stored in self._readers.items()})

@@ -19,7 +19,7 @@ from hotshoe.kvcache.buckets import BLOCKS_PER_OCTAVE, round_up
 from hotshoe.kvcache.spec import SpanReach
 from hotshoe_core.errors import CacheFullError
 
-__all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "slots_of"]
+__all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "parts_of_rows", "slots_of"]
 
 _FREE = -1
 _BITS = 64  # of a word of ``Cells.members``
@@ -73,7 +73,7 @@ def full(room: int, n: int) -> CacheFullError:
     )
 
 
-def _parts(slots: Array) -> list[tuple[int, int, int]]:
+def parts_of_rows(slots: Array) -> list[tuple[int, int, int]]:
     """Divide rows where the slot changes: the slot, the first row, and the row after the last one."""
     if not len(slots):
         return []
@@ -159,6 +159,8 @@ class Cells:
         self._next: dict[int, int] = {}  # by slot: the cell after its newest one
         self._end = 0  # all cells from it on are free
         self._rows: dict[int, _Row] = {}  # by slot
+        self.lists: dict[int, Any] = {}
+        """What CellLists keeps of each slot, until its cells change."""
         self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
 
     @cached_property
@@ -223,7 +225,7 @@ class Cells:
         self.members[slots // _BITS, cells] = _bit(slots)
         if n:
             self._end = max(self._end, int(cells.max()) + 1)
-        for slot, _, end in _parts(slots):
+        for slot, _, end in parts_of_rows(slots):
             self._next[slot] = int(cells[end - 1]) + 1
         return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
 
@@ -236,7 +238,7 @@ class Cells:
         cells = np.empty(len(slots), np.int32)
         used: Array | None = None
         taken: set[int] = set()
-        for slot, start, end in _parts(slots):
+        for slot, start, end in parts_of_rows(slots):
             first = self._next_cell(slot)
             if end - start == 1 and used is None and self._is_next_free(first) and first not in taken:
                 cells[start] = first  # as while texts grow
@@ -272,6 +274,7 @@ class Cells:
             self._tidy()
             self._allocated = None
             self._rows.clear()
+            self.lists.clear()
             self._next.clear()
 
     def write_mask(self, mask: Array, positions: Array, slots: Array, spans: tuple[Array, Array] | None = None) -> None:
@@ -291,7 +294,7 @@ class Cells:
         assert cells is not None  # called after allocate()
         if not len(slots):
             return True
-        parts = _parts(slots)
+        parts = parts_of_rows(slots)
         if len({slot for slot, *_ in parts}) < len(parts):
             return False
         for slot, i, j in parts:
@@ -380,7 +383,7 @@ class Cells:
     def move(self, slot: int, cells: Array, by: int) -> None:
         """Add ``by`` to the positions of cells that only this slot holds."""
         self.positions[cells] += by
-        self._rows.pop(slot, None)
+        self._forget(slot)
 
     def resume_position(self, slot: int, position: int) -> int:
         """Return the greatest position, at most ``position``, whose token would find everything that it attends to."""
@@ -400,7 +403,7 @@ class Cells:
 
     def restore(self, slot: int, positions: Array) -> Array:
         """Take cells for tokens of a slot that are written again; ``commit`` follows. Raises CacheFullError."""
-        self._rows.pop(slot, None)
+        self._forget(slot)
         return self.allocate(positions, np.full(len(positions), slot), len(positions))
 
     def _holds(self, slot: int, position: int) -> bool:
@@ -419,6 +422,7 @@ class Cells:
     def _forget(self, slot: int) -> None:
         """Forget what is kept of a slot whose cells change."""
         self._rows.pop(slot, None)
+        self.lists.pop(slot, None)
         self._next.pop(slot, None)
 
     def slots_sharing(self, slot: int, start: int) -> SlotBits:

@@ -11,7 +11,7 @@ from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.errors import DTypeError, GraphError, ShapeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hotshoe.kvcache.base import AttentionView
     from hotshoe.kvcache.spec import AttentionSpec, Part
@@ -34,17 +34,43 @@ Array = np.ndarray[Any, Any]
 class CellInputs:
     """The inputs of a graph for one kind of cells; layers of the same reach share them.
 
-    cells: (n,), the cell of each row. mask: (n, m), what each row attends to. config: says their types.
+    size: how many cells the graph sees, or how many its lists name. n_cells: how many there are. config: says the types,
+    and whether there are lists. on_mask: called when a layer asks for the mask or for positions.
     """
 
-    def __init__(self, ctx: Context, name: str, n_rows: int, size: int, config: CacheConfig) -> None:
-        self._ctx, self._name, self.size = ctx, name, size
+    def __init__(
+        self,
+        ctx: Context,
+        name: str,
+        n_rows: int,
+        size: int,
+        n_cells: int,
+        config: CacheConfig,
+        on_mask: Callable[[], object],
+    ) -> None:
+        self._ctx, self._name, self._on_mask = ctx, name, on_mask
+        self._mask_dtype = config.mask_dtype
         self.cells = ctx.input(f"cache.cells.{name}", (n_rows,), config.cell_dtype)
-        self.mask = ctx.input(f"cache.mask.{name}", (n_rows, size), config.mask_dtype)
+        """(n,): the cell of each row."""
+
+        self.lists: tuple[Tensor, Tensor] | None = None
+        """The cells (l,) and ranges (n, 3) of ``cached_attention``, if the backend reads lists."""
+
+        self.size = n_cells if config.reads_lists else size
+        if config.reads_lists:
+            cells = ctx.input(f"cache.lists.{name}", (size,), DType.I32)
+            self.lists = cells, ctx.input(f"cache.ranges.{name}", (n_rows, 3), DType.I32)
+
+    @functools.cached_property
+    def mask(self) -> Tensor:
+        """(n, m): what each row attends to."""
+        self._on_mask()
+        return self._ctx.input(f"cache.mask.{self._name}", (self.cells.shape[0], self.size), self._mask_dtype)
 
     @functools.cached_property
     def positions(self) -> Tensor:
         """(m,) I32: the position of the token in each cell. An input only of graphs whose model reads it."""
+        self._on_mask()
         return self._ctx.input(f"cache.positions.{self._name}", (self.size,), DType.I32)
 
 
@@ -89,6 +115,23 @@ class KeyValueView:
             self._all = all_k, self._put(self._values, v)
         return self._all
 
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        slopes: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        if self._inputs.lists is not None:
+            return ops.cached_attention(q, k, v, *self._inputs.lists, sinks, slopes, scale=scale, softcap=softcap)
+        mask = _with_distances(self, slopes, positions)
+        return ops.attention(q, k, v, mask, sinks, scale=scale, softcap=softcap)
+
     def read(self) -> tuple[Tensor, Tensor]:
         return _updated(self._all, f"layer {self._layer}")
 
@@ -116,6 +159,21 @@ class UncachedView:
         self._all = k, v
         return self._all
 
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        slopes: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        mask = _with_distances(self, slopes, positions)
+        return ops.attention(q, k, v, mask, sinks, scale=scale, softcap=softcap)
+
     def read(self) -> tuple[Tensor, Tensor]:
         return _updated(self._all, "the layer")
 
@@ -141,8 +199,22 @@ class SharedView:
             hint="call view.read()",
         )
 
+    def attend(self, *operands: Tensor | None, **options: Any) -> Tensor:
+        return self._stored.attend(*operands, **options)
+
     def read(self) -> tuple[Tensor, Tensor]:
         return self._stored.read()
+
+
+def _with_distances(view: AttentionView, slopes: Tensor | None, positions: Tensor | None) -> Tensor:
+    """The mask, with lower scores for distant positions if there are slopes (ALiBi): (n, m) or (heads, n, m)."""
+    if slopes is None:
+        return view.mask
+    if positions is None:
+        raise GraphError("view.attend got slopes and no positions", hint="pass positions=batch.positions")
+    rows = positions.cast(DType.F32).reshape(-1, 1)  # (n, 1)
+    distances = (view.cell_positions.cast(DType.F32) - rows).abs()  # (n, m)
+    return view.mask - slopes.reshape(-1, 1, 1) * distances
 
 
 def _updated(stored: tuple[Tensor, Tensor] | None, what: str) -> tuple[Tensor, Tensor]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import bert
 from hotshoe.nn import Embedding, GatedMLP, LayerNorm, layers, submodule
 from hotshoe_core import Tensor
-
-if TYPE_CHECKING:
-    from hotshoe.kvcache import AttentionView
-    from hotshoe.nn.batch import Batch
 
 
 class WideLayerNorm(LayerNorm):
@@ -26,10 +22,6 @@ class Attention(nn.AlibiAttention):
     # of the model for code only
     q_norm: WideLayerNorm | None = submodule("attn_q_norm", optional=True, shape=lambda c, i: (c.dim,))
     k_norm: WideLayerNorm | None = submodule("attn_k_norm", optional=True, shape=lambda c, i: (c.dim,))
-
-    def distances(self, slopes: Tensor, batch: Batch, view: AttentionView) -> Tensor:
-        """(heads, n, m)."""
-        return -super().distances(slopes, batch, view).abs()
 
 
 class MLP(GatedMLP):

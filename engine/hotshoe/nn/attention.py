@@ -8,7 +8,7 @@ from hotshoe.kvcache import AttentionSpec, AttentionView
 from hotshoe.nn.basic import Linear, RMSNorm, UnweightedRMSNorm, WideRMSNorm
 from hotshoe.nn.module import Module, submodule
 from hotshoe.nn.positions import alibi_slopes
-from hotshoe_core import DType, Tensor, ops
+from hotshoe_core import Tensor, ops
 from hotshoe_core.ops import RoPE
 
 if TYPE_CHECKING:
@@ -178,8 +178,9 @@ class Attention(Module):
 
     def average(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """The averages of values, (..., n, heads, v_dim), for queries and all keys and values that the layer reads."""
-        mask = view.mask if self.slopes is None else view.mask + self.distances(self.slopes, batch, view)
-        return ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
+        return view.attend(
+            q, k, v, self.sinks, scale=self.scale, softcap=self.softcap, slopes=self.slopes, positions=batch.positions
+        )
 
     def finish(self, y: Tensor, x: Tensor) -> Tensor:
         """Change the result of attention, (..., n, heads, v_dim), before the output matrix. ``x``: the input."""
@@ -190,12 +191,6 @@ class Attention(Module):
 
     def _normalised(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.q_norm(q) if self.q_norm is not None else q, self.k_norm(k) if self.k_norm is not None else k
-
-    def distances(self, slopes: Tensor, batch: Batch, view: AttentionView) -> Tensor:
-        """ALiBi (Press et al. 2021, arXiv:2108.12409): distant positions get lower scores. (heads, n, m)."""
-        positions = batch.positions.cast(DType.F32).reshape(-1, 1)  # (n, 1)
-        distances = view.cell_positions.cast(DType.F32) - positions  # (n, m)
-        return slopes.reshape(-1, 1, 1) * distances
 
 
 class NormedAttention(Attention):

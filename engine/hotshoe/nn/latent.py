@@ -136,7 +136,7 @@ class LatentAttention(Module):
             expanded = self.kv_up(latent).reshape(*q.shape[:-1], -1)  # (n, heads, plain_dim + v_dim)
             k = ops.concat(expanded[..., : cfg.plain_dim], k_rotated.expand(*q_rotated.shape), axis=-1)
             k, v = view.update(k, expanded[..., cfg.plain_dim :])
-        y = ops.attention(ops.concat(q, q_rotated, axis=-1), k, v, view.mask, scale=self.scale)
+        y = view.attend(ops.concat(q, q_rotated, axis=-1), k, v, scale=self.scale)
         return self.out((y if self.kv_up is not None else _by_head(y, self.v_up)).reshape(*x.shape[:-1], -1))
 
     def queries(self, x: Tensor, batch: Batch) -> Tensor:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_uses"]
 
+_SAME = {"cached_attention": "attention"}  # which of the two is used depends on the backend
 _CHECKED = "hotshoe.nn.basic"  # a bias may be an operand of a fused op there
 
 
@@ -27,7 +28,7 @@ def check_uses(model: Module, graph: Graph) -> None:
     for node in graph.nodes:
         for source in node.sources:
             if source is not None and not _is_view(node):
-                readers[_behind(source)].add(node.op)
+                readers[_behind(source)].add(_SAME.get(node.op, node.op))
     for p in model.parameters():
         found = readers.get(getattr(p.module, p.attribute, None), set())  # type: ignore[arg-type]
         owner = type(p.module)

@@ -217,8 +217,9 @@ class GgmlBackend(Backend):
         # host builds a graph, and hardly notices a few more cells: it gets fewer lengths. Its libraries write rotated
         # keys into the cache in one kernel, if the indices are I64.
         if len(self.units) == 1:
-            return CacheConfig(256, DType.F16)
-        return CacheConfig(512, DType.F16, 4, DType.I64, CacheConfig.rows_for(self.units[0].device))
+            return CacheConfig(256, DType.F16, reads_lists=self.units[0].reads_lists)
+        n_rows = CacheConfig.rows_for(self.units[0].device)
+        return CacheConfig(512, DType.F16, lengths_per_octave=4, cell_dtype=DType.I64, n_rows=n_rows)
 
     def quantizes(self, dtype: DType, *, importance: bool = False) -> bool:
         return blocks.writes(dtype, importance=importance)

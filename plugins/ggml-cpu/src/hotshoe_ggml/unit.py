@@ -38,6 +38,9 @@ class Unit:
     runs_custom_kernels = False
     """Whether the unit runs our kernels (GGML_OP_CUSTOM), which its builder also uses for ops that ggml lacks."""
 
+    reads_lists = False
+    """Whether attention that reads lists of cells is faster than with masks."""
+
     builder_type: ClassVar[type[DeviceBuilder]] = DeviceBuilder
     """The class of ``builder``, for units that run no kernels of ours."""
 

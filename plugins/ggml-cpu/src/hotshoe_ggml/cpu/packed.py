@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -49,6 +50,8 @@ AfterPack = Callable[[Array], object]
 
 _CHUNK = 1 << 20  # elements widened at once: as F32 4 MiB
 _PART = 2 << 20  # bytes of a file that are packed between two calls of BeforeWrite and AfterPack
+_MAX_SMALL = 4 << 20  # elements of a matrix, such as a router, that is always packed: its products with one row have the
+# same bits as with many then, which ggml's have not
 _PANEL = 16  # rows that are interleaved in a packed quantized weight
 ALIGNMENT = 64  # of a packed weight
 
@@ -88,9 +91,10 @@ def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DTy
     product = PRODUCTS.get(len(weight.shape))
     if 0 in weight.shape or not weight.uses or any(use != product for use in weight.uses):
         return None
-    fast = kernels().hotshoe_linear_formats() if weight.compute_bound and product == "linear" else 0
+    is_small = math.prod(weight.shape) <= _MAX_SMALL
+    fast = kernels().hotshoe_linear_formats() if product == "linear" and (weight.compute_bound or is_small) else 0
     formats = _FORMATS.get(weight.dtype, ())
-    if bf16 and weight.dtype in (DType.F32, DType.F16):
+    if bf16 and weight.compute_bound and weight.dtype in (DType.F32, DType.F16):
         formats = (PackedFormat.BF16, *formats)
     format = next((f for f in formats if fast >> f & 1), None)
     if format is None and kernels().hotshoe_quants_has(weight.dtype.id, weight.shape[-1]):

@@ -9,7 +9,8 @@ from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.errors import NativeError
 from hotshoe_core.errors.text import format_bytes
-from hotshoe_ggml.cpu.builder import CpuBuilder
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_ggml.cpu.builder import CpuBuilder, cache_types
 from hotshoe_ggml.cpu.packed import (
     DenseWeight,
     PackedFormat,
@@ -41,6 +42,7 @@ class CpuUnit(Unit):
         super().__init__(device, params, n_threads)
         self.n_copying = n_threads
         self.may_round_to_bf16 = multiplies_bf16()
+        self.reads_lists = params.flash_attention == "auto" and DType.F16.id in cache_types()
         self._bf16 = params.matmul_precision == "bf16"
         self._pool: Any = ffi.NULL
         require_threads(self.name, n_threads - 1)
