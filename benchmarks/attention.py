@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 import hotshoe
-from hotshoe_core import Backend, BackendParams, DType, ops
+from hotshoe_core import Backend, BackendParams, DType, Tensor, ops
 
 
 def main() -> int:
@@ -90,19 +90,46 @@ def attention(backend: Backend, shape: Shape, seen: np.ndarray) -> Callable[[], 
     n, m = seen.shape
     context = backend.new_context()
     x = query = context.input("q", (n, shape.heads, shape.dim), DType.F32)
-    mask = context.input("mask", (n, m), DType.F16)
+    if reads_lists := backend.cache_config().reads_lists:
+        given: tuple[np.ndarray, ...] = lists(seen)
+    else:
+        given = (np.where(seen, 0, -np.inf).astype(np.float16),)
+    inputs = [context.input(f"{i}", a.shape, DType.I32 if reads_lists else DType.F16) for i, a in enumerate(given)]
+    attend = ops.cached_attention if reads_lists else ops.attention
     sinks = backend.state((shape.heads,), DType.F32, "sinks", 0) if shape.sinks else None
+    size = (m, shape.kv_heads * shape.dim)
+    states = [backend.state(size, shape.kv_dtype, name, i) for i in range(shape.layers) for name in "kv"]
+    write(backend, states)
     for layer in range(shape.layers):
-        size = (m, shape.kv_heads * shape.dim)
-        k, v = (backend.state(size, shape.kv_dtype, f"{name}{layer}", layer) for name in "kv")
-        k, v = (t.reshape(m, shape.kv_heads, shape.dim) for t in (k, v))
-        x = ops.attention(x, k, v, mask, sinks, scale=shape.dim**-0.5)
+        k, v = (t.reshape(m, shape.kv_heads, shape.dim) for t in states[2 * layer : 2 * layer + 2])
+        x = attend(x, k, v, *inputs, sinks, scale=shape.dim**-0.5)
     context.forward(x)
-    feeds = {
-        query: np.random.default_rng(0).standard_normal(query.shape, np.float32),
-        mask: np.where(seen, 0, -np.inf).astype(np.float16),
-    }
+    feeds = {query: np.random.default_rng(0).standard_normal(query.shape, np.float32), **dict(zip(inputs, given))}
     return lambda: context.compute(feeds)
+
+
+def write(backend: Backend, states: list[Tensor]) -> None:
+    """Fill them with numbers: pages that nobody has written are one page of zeros, which stays in the caches."""
+    with backend.new_context() as context:
+        rows, at = context.input("rows", states[0].shape), context.input("at", (states[0].shape[0],), DType.I32)
+        for state in states:
+            context.update(state, state.set_rows(at, rows))
+        numbers = np.random.default_rng(1).standard_normal(rows.shape, np.float32)
+        context.compute({rows: numbers, at: np.arange(len(numbers))})
+
+
+def lists(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cells and ranges of ``cached_attention``: a query that sees all that the one before sees goes on its list."""
+    cells: list[int] = []
+    ranges: list[tuple[int, int, int]] = []
+    start = 0
+    for row in seen:
+        mine = np.flatnonzero(row).tolist()
+        if mine[: len(cells) - start] != cells[start:]:
+            start = len(cells)
+        cells[start:] = mine
+        ranges.append((start, start, len(cells)))
+    return np.array(cells, np.int32), np.array(ranges, np.int32)
 
 
 if __name__ == "__main__":

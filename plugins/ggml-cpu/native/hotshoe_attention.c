@@ -346,6 +346,18 @@ static int find_visible_ranges(struct run * run, int64_t m, int64_t stop, int64_
     return run->visible_to_any.from < run->visible_to_any.to;
 }
 
+static struct upcoming upcoming_rows(const struct run * run, const struct ggml_tensor * t, int64_t key) {
+    const size_t size = (run->last_head - run->first_head - 1) * t->nb[1] + row_bytes(t);
+    const char * const base = cached_row_of(t, run->batch, run->first_head, 0);
+    return (struct upcoming) {base, run->job->cells, t->nb[2], size, 0, key, run->limit};
+}
+
+/* Lets the run prefetch the keys and values of its heads from number `key` on. */
+static void prefetch_from(struct run * run, int64_t key) {
+    run->keys = upcoming_rows(run, run->job->k, key);
+    run->values = upcoming_rows(run, run->job->v, key);
+}
+
 /* Adds what was computed of one part to the parts before it. */
 static void end_part(struct run * run) {
     const int64_t n = run->job->v->ne[0];
@@ -403,7 +415,18 @@ static void compute(struct run * run, void (*head)(struct run *, int64_t, int64_
     run->is_one_step = run->to - run->from <= step && job->n_parts == 1;
     memset(run->begun, 0, sizeof run->begun);
     memset(run->begun_before, 0, sizeof run->begun_before);
+    const int is_prefetched = run->prefetched == run->from && run->prefetched_heads[0] == run->first_head &&
+                              run->prefetched_heads[1] == run->last_head;
+    if (!is_prefetched && job->group * run->n_queries < MIN_ROWS_TO_PACK) { /* reading takes longer than computing */
+        prefetch_from(run, run->from);
+        prefetch(&run->keys, step * run->keys.size);
+        prefetch(&run->values, step * run->values.size);
+    }
+    run->prefetched = run->to;
+    run->prefetched_heads[0] = run->first_head;
+    run->prefetched_heads[1] = run->last_head;
     for (int64_t m = run->from; m < run->to; m += step) {
+        prefetch_from(run, m + step);
         for (int64_t h = run->first_head; h < run->last_head; ++h) {
             if ((h == run->first_head || !same_for_all) && !find_visible_ranges(run, m, run->to, h)) {
                 if (same_for_all) {
@@ -439,13 +462,13 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     job.group = job.q->ne[1] / kv_heads;
     /* The sizes below depend on the shapes alone, as they decide the order of sums. */
     const int64_t width = ceil_div(job.q->ne[0], 16) * 16 + ceil_div(v_dim, panel) * panel + 2 * MAX_ROWS;
-    for (job.step = MAX_STEP; job.step > CHUNK && job.step * width > STEP_FLOATS;) {
+    for (job.step = MAX_STEP; job.step > CHUNK && (job.step * width > STEP_FLOATS || job.step * kv_heads * (int64_t)(row_bytes(job.k) + row_bytes(job.v)) > (512 << 10));) {
         job.step /= 2;
     }
     const int64_t rows_with_sums = SUM_FLOATS / v_dim, max_tiles = clamp(rows_with_sums / kernels->rows, MAX_TILES);
 
     float * const memory = scratch_of(params->scratch, ith);
-    struct run run = {.job = &job, .step_memory = memory, .part_sums = memory + STEP_FLOATS};
+    struct run run = {.job = &job, .step_memory = memory, .part_sums = memory + STEP_FLOATS, .prefetched = -1};
     run.queries = run.part_sums + SUM_FLOATS;
     struct text * const texts = (struct text *) (run.queries + QUERY_FLOATS);
     const int64_t n_texts = find_texts(&job, texts), wanted = ceil_div(nth, kv_heads * n_texts);
@@ -471,6 +494,7 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
         run.list = text->list;
         run.from = keys.from;
         run.to = keys.from + keys.n;
+        run.limit = text->to;
         run.element = text->batch * job.n_parts + i % job.n_parts;
         const int64_t items = kv_heads * run.n_tiles, cost = keys.n + fixed;
         const int64_t stop = clamp((to - before + cost / 2) / cost, items);

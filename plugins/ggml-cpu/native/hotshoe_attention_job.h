@@ -10,6 +10,12 @@
 #include "isa.h"
 #include "tensor_rows.h"
 
+#if defined(_MSC_VER) && !defined(__clang__)
+#define PREFETCH(p) (void) (p)
+#else
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* into L2 */
+#endif
+
 enum {
     MAX_DIM = 576,             /* DeepSeek's latent attention: 512, and 64 that rotate */
     MAX_TILES = 64,            /* tiles of a run: the limit for what it stores of each row */
@@ -19,6 +25,7 @@ enum {
     PART = HOTSHOE_KEY_PART,   /* keys with a softmax of their own: a multiple of each step */
     MIN_QUERIES_TOGETHER = 64, /* that have rows of a mask */
     MIN_ROWS_TO_PACK = 12,     /* rows that must see a key, on average, before a transposed copy of it pays */
+    STEP_BYTES = 128 << 10,    /* keys and values of all heads in a step: the next step is prefetched into L2 */
     STEP_FLOATS = 37 << 10,    /* 148 KiB: the keys, values and scores of one step stay in L2 */
     SUM_FLOATS = 160 << 10,    /* 640 KiB: the sums of a part, for all rows of a run */
     QUERY_FLOATS = MAX_ROWS * (MAX_DIM + 16), /* queries of a tile with zeros behind them */
@@ -61,6 +68,15 @@ struct visible_range {
     int plain;
 };
 
+/* The rows of keys or values that are prefetched next, in the order of their numbers: those of all heads of a run, which
+ * lie together. */
+struct upcoming {
+    const char * base;       /* of cell 0 */
+    const int32_t * cells;   /* as in struct job */
+    size_t stride, size, at; /* bytes from row to row, of a row, and of it prefetched already */
+    int64_t next, stop;
+};
+
 /* What a thread does at once: tiles [first, last) of each of the key/value heads [first_head, last_head) of a text. */
 struct run {
     const struct job * job;
@@ -69,12 +85,15 @@ struct run {
     int64_t n_tiles;  /* of the text */
     int64_t list;     /* the first key of the text's list */
     int64_t from, to; /* its keys that this run reads */
+    int64_t limit;    /* its last key, which a later run may read */
     int64_t element;  /* where the results go: the index of axis 3 of dst */
     int64_t first_head, last_head, first, last;
     int is_one_step; /* all keys are one step: rows are divided by their sum as they are written */
     /* of the keys of one step */
     struct visible_range visible_to_any, visible[MAX_TILES];
     int64_t seen_pairs; /* of rows and keys */
+    struct upcoming keys, values;
+    int64_t prefetched, prefetched_heads[2]; /* the run before prefetched the step from this key on, for these heads */
     /* of each row, and of each tile, one head after the other: in this part, and in all parts before it */
     float highest[MAX_TILES * MAX_ROWS], total[MAX_TILES * MAX_ROWS];
     float highest_before[MAX_TILES * MAX_ROWS], total_before[MAX_TILES * MAX_ROWS];
@@ -98,6 +117,11 @@ ALWAYS_INLINE struct key_range keys_of(const struct job * job, int64_t query) {
     struct key_range range;
     memcpy(&range, (const char *) job->ranges->data + query * job->ranges->nb[1], sizeof range);
     return range;
+}
+
+ALWAYS_INLINE size_t row_bytes(const struct ggml_tensor * t) {
+    const int plain = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16;
+    return (plain ? t->ne[0] : t->ne[0] / 32) * t->nb[0];
 }
 
 /* The mask from column m on for one query of one head, or NULL. */
@@ -243,6 +267,28 @@ ALWAYS_INLINE float * result_of(const struct run * run, int64_t kv_head, int64_t
 /* Cell `cell` of a head's keys or values. */
 ALWAYS_INLINE const char * cached_row_of(const struct ggml_tensor * t, int64_t batch, int64_t kv_head, int64_t cell) {
     return (const char *) t->data + kv_head * t->nb[1] + cell * t->nb[2] + batch * t->nb[3];
+}
+
+/* Prefetches about `bytes` of the next rows, up to the end of the run's keys. */
+ALWAYS_INLINE void prefetch(struct upcoming * rows, size_t bytes) {
+    while (rows->next < rows->stop) {
+        const size_t left = rows->size - rows->at, part = left < bytes ? left : bytes;
+        const char * const row =
+            rows->base + (rows->cells != NULL ? rows->cells[rows->next] : rows->next) * rows->stride + rows->at;
+        for (size_t i = 0; i < part; i += 64) {
+            PREFETCH(row + i);
+        }
+        if (part < left) {
+            rows->at += part;
+            return;
+        }
+        rows->at = 0;
+        ++rows->next;
+        bytes -= part;
+        if (bytes == 0) {
+            return;
+        }
+    }
 }
 
 #endif

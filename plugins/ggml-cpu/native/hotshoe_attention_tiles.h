@@ -139,9 +139,10 @@ FN void NAME(scores)(const int rows, const float * const * q, int64_t dim, const
 
 /* Scores of at most DOT_ROWS queries for keys that are not in panels: floats or half floats at keys[0], keys[1] and so
  * on. dim: a multiple of VL. KEYS keys at a time: `keys` goes on up to a multiple of that, and rows of scores have room.
- * A vector holds four elements of each of VL / 4 keys. */
+ * run: prefetches the next keys and values; NULL if they were prefetched already. A vector holds four elements of each
+ * of VL / 4 keys. */
 FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, int64_t dim, const char * const * keys,
-                   int64_t cols, float * const * out, float gain) {
+                   int64_t cols, float * const * out, float gain, struct run * run) {
     const size_t width = is_f16 ? 2 : 4;
     for (int64_t j = 0; j < cols; j += KEYS, keys += KEYS) {
         vf acc[DOT_ROWS][4];
@@ -150,9 +151,13 @@ FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, in
         for (int first = 0; first < 4; first += at_once) {
 #pragma GCC unroll 16
             for (int r = 0; r < rows; ++r) {
-                acc[r][first] = acc[r][first + at_once - 1] = (vf) {0};
+                for (int e = first; e < first + at_once; ++e) acc[r][e] = (vf) {0};
             }
             for (int64_t d = 0; d < dim; d += VL) {
+                if (run != NULL) { /* as many bytes as are read here */
+                    prefetch(&run->keys, at_once * KEYS / 4 * VL * width);
+                    prefetch(&run->values, at_once * KEYS / 4 * VL * width);
+                }
 #pragma GCC unroll 2
                 for (int e = first; e < first + at_once; ++e) {
                     vf x[4];
@@ -180,7 +185,8 @@ typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, c
 typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, float * const *,
                               int64_t, const float *, const float *);
 typedef void (*NAME(scores_fn))(const float * const *, int64_t, const float *, int64_t, float * const *, float);
-typedef void (*NAME(dots_fn))(const float * const *, int64_t, const char * const *, int64_t, float * const *, float);
+typedef void (*NAME(dots_fn))(const float * const *, int64_t, const char * const *, int64_t, float * const *, float,
+                              struct run *);
 #define ROWS_IN_PLACE(rows, name, is_f16)                                                                             \
     TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \
                                            size_t ldb, float * const * out, int64_t cols, const float * keep,         \
@@ -189,8 +195,9 @@ typedef void (*NAME(dots_fn))(const float * const *, int64_t, const char * const
     }
 #define DOTS(rows, name, is_f16)                                                                            \
     TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const char * const * keys, \
-                                           int64_t cols, float * const * out, float gain) {                 \
-        NAME(dots)(rows, is_f16, q, dim, keys, cols, out, gain);                                            \
+                                           int64_t cols, float * const * out, float gain,                   \
+                                           struct run * run) {                                              \
+        NAME(dots)(rows, is_f16, q, dim, keys, cols, out, gain, run);                                       \
     }
 #define TILE(rows)                                                                                                  \
     TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \
