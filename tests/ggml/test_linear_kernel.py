@@ -207,10 +207,23 @@ def test_weights_that_are_not_packed() -> None:
     for data in (
         weight_data(values, uses=()),
         weight_data(values, uses=("take", "linear")),
-        WeightData("w", (32, 64), DType.F32, np.zeros(32 * 64 * 4, np.uint8), ("linear",)),  # memory is its limit
+        WeightData("w", (4096, 2048), DType.F32, np.zeros(4096 * 2048 * 4, np.uint8), ("linear",)),  # memory is its limit
         WeightData("w", (2, 32, 64), DType.F32, np.zeros(2 * 32 * 64 * 4, np.uint8), ("linear",), compute_bound=True),
     ):
         assert pack_format(data) is None
+
+
+def test_a_small_matrix_is_packed_in_every_model() -> None:
+    """Its products with one row have the same bits as with many."""
+    need(PackedFormat.F32)
+    data = WeightData("router", (64, 256), DType.F32, np.zeros(64 * 256 * 4, np.uint8), ("linear",))
+    assert pack_format(data) is PackedFormat.F32
+    assert pack_format(data, bf16=True) is PackedFormat.F32  # it is never rounded
+    x, w, _ = example(70, 256, 64, PackedFormat.F32)
+    packed = DenseWeight(weight_data(w), PackedFormat.F32).pack()
+    together = run(packed, x)
+    for n in (1, 3, 17):
+        assert np.array_equal(run(packed, x[:n]), together[:n])
 
 
 def test_nan_stays_in_its_row() -> None:

@@ -190,10 +190,21 @@ class CpuBuilder(Builder):
         return weight.buffer != ffi.NULL and not self.g.ggml_backend_buffer_is_host(weight.buffer)
 
     def matmul(self, x: Ptr, y: Ptr, *, transpose: bool, full_precision: bool) -> Ptr:
+        if transpose and y.ne[2] > 1 and y.op == self.g.GGML_OP_NONE:  # a matrix for each head
+            return self._by_head(x, y, full_precision)
         if transpose or x.ne[1] > _MAX_FEW_ROWS or not _is_readable(y):
             return super().matmul(x, y, transpose=transpose, full_precision=full_precision)
         ne = [y.ne[0], x.ne[1], *(max(x.ne[i], y.ne[i]) for i in (2, 3))]
         return self._kernel("hotshoe_few_rows", ne, [x, y], ffi.NULL)
+
+    def _by_head(self, x: Ptr, weight: Ptr, full_precision: bool) -> Ptr:
+        """``x @ weight.T``, with the same bits for one row as for several, which ggml adds up in another order."""
+        x = self.cont(x)
+        rows = x if x.ne[1] > 1 else self.repeat(x, [x.ne[0], 2, *list(x.ne)[2:]])
+        product = super().matmul(rows, weight, transpose=True, full_precision=full_precision)
+        if x.ne[1] > 1:
+            return product
+        return self.call("view_4d", product, product.ne[0], 1, *list(product.ne)[2:], *list(product.nb)[1:], 0)
 
     # Attention
 
