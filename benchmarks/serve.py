@@ -5,11 +5,10 @@
     python benchmarks/serve.py MODEL.gguf --long 16000 --ctx 20000
     python benchmarks/serve.py MODEL.gguf --swap 16000 --ctx 20000
 
---check: every greedy answer of hotshoe must be the one that a single client gets, except for near ties: where they
-part, the log probabilities of the two tokens differ by less than --near. Quantized weights are multiplied with
-activations rounded to 8 bits, which makes differences of up to 0.3; with a file in F32, --near 0.01 is enough. --long:
-while prompts of so many words arrive, how long do those wait who talk, and a short request? --swap: how long does the
-second turn of a conversation of so many words take after the model was unloaded, and how long did the first?
+--check: every greedy answer of hotshoe must be the one that a single client gets. --near: except for near ties: where
+they part, the log probabilities of the two tokens differ by less (0 by default; a GPU needs it). --long: while prompts
+of so many words arrive, how long do those wait who talk, and a short request? --swap: how long does the second turn of
+a conversation of so many words take after the model was unloaded, and how long did the first?
 --llama-server: llama.cpp's server runs twice, with flash attention and without; the better one of each round counts.
 Servers take turns, with the same file, threads and room in the cache; only one computes at a time. The last lines have
 the medians of the ratios of all rounds; above 1, hotshoe is better.
@@ -354,7 +353,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="for each load")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--check", action="store_true", help="compare each answer with that to a single client")
-    parser.add_argument("--near", type=float, help="the log probabilities of a near tie differ by less; default: 0.5")
+    parser.add_argument("--near", type=float, help="the log probabilities of a near tie differ by less; default: 0")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--long", type=int, default=0, metavar="N", help="prompts of N words arrive meanwhile")
     kinds.add_argument("--swap", type=int, default=0, metavar="N", help="a conversation of N words, its model unloaded")
@@ -372,7 +371,7 @@ def main() -> int:
     if args.near is not None and not args.check:
         parser.error("--near says what --check takes for a near tie; add --check")
     if args.check and args.near is None:
-        args.near = 0.5
+        args.near = 0.0
     if args.swap and args.llama_server:
         parser.error("--swap measures hotshoe only; leave out --llama-server")
     with tempfile.TemporaryDirectory() as folder:

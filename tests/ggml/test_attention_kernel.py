@@ -320,11 +320,22 @@ def attend_to_lists(
     return graphs.run(make, q, k, v, cells, ranges, *by_head)[0]
 
 
+@pytest.fixture(scope="module")
+def pools() -> Iterator[dict[int, Graphs]]:
+    """By their number of threads."""
+    made = {n: Graphs(n) for n in (1, 2, 3)}
+    yield made
+    for graphs in made.values():
+        graphs.lib.ggml_backend_free(graphs.backend)
+
+
 @pytest.mark.parametrize("cached", ["f16", "f32", "q8_0"])
-@pytest.mark.parametrize("heads", [(9, 3, 64, 64), (4, 1, 256, 256), (8, 8, 128, 128), (4, 2, 40, 24), (8, 1, 576, 512)])
+@pytest.mark.parametrize(
+    "heads", [(9, 3, 64, 64), (4, 1, 256, 256), (8, 8, 128, 128), (4, 2, 40, 24), (8, 1, 576, 512)]
+)
 @pytest.mark.parametrize("options", ["plain", "window", "sinks", "slopes"])
 def test_a_text_has_the_same_bits_whatever_is_computed_with_it(
-    heads: tuple[int, ...], cached: str, options: str
+    pools: dict[int, Graphs], heads: tuple[int, ...], cached: str, options: str
 ) -> None:
     n_heads, kv_heads, dim, v_dim = heads
     if len(cache_types()) == 1 and cached != "f32":
@@ -339,11 +350,14 @@ def test_a_text_has_the_same_bits_whatever_is_computed_with_it(
     elif cached == "f16":
         kv = [x.astype(np.float16) for x in kv]
     window = 300 if options == "window" else 10**6
-    extra = {"sinks": rng.standard_normal(n_heads, np.float32), "slopes": rng.uniform(0.1, 1, n_heads).astype(np.float32)}
+    extra = {
+        "sinks": rng.standard_normal(n_heads, np.float32),
+        "slopes": rng.uniform(0.1, 1, n_heads).astype(np.float32),
+    }
     given = {options: extra[options]} if options in extra else {}
     q = rng.standard_normal((1, n, n_heads, dim), np.float32)
     cells = rng.permutation(m)[:seen]
-    together = attend_to_lists(Graphs(1), [Text(cells, n, window)], q, *kv, **given)
+    together = attend_to_lists(pools[1], [Text(cells, n, window)], q, *kv, **given)
 
     values = [x.values if isinstance(x, Blocks) else x for x in kv]
     here = np.arange(seen)
@@ -360,16 +374,16 @@ def test_a_text_has_the_same_bits_whatever_is_computed_with_it(
         more = rng.standard_normal((1, sum(t.n for t in others), n_heads, dim), np.float32)
         mixed = np.concatenate([more[:, :1], q[:, :rows], more[:, 1:]], 1)
         texts = [others[0], Text(cells[:last], rows, window), *others[1:]]
-        got = attend_to_lists(Graphs(n_threads), texts, mixed, *kv, **given)
+        got = attend_to_lists(pools[n_threads], texts, mixed, *kv, **given)
         assert np.array_equal(got[1 : 1 + rows], together[:rows]), (n_threads, rows)
-        alone = attend_to_lists(Graphs(n_threads), [Text(cells[:last], rows, window)], q[:, :rows], *kv, **given)
+        alone = attend_to_lists(pools[n_threads], [Text(cells[:last], rows, window)], q[:, :rows], *kv, **given)
         assert np.array_equal(alone, together[:rows]), (n_threads, rows)
     if cached == "q8_0":
         return
     elsewhere, shuffled = [np.full_like(x, np.nan) for x in kv], rng.permutation(m)[:seen]
     for x, old in zip(elsewhere, kv):
         x[:, shuffled] = old[:, cells]
-    got = attend_to_lists(Graphs(2), [Text(shuffled, n, window)], q, *elsewhere, **given)
+    got = attend_to_lists(pools[2], [Text(shuffled, n, window)], q, *elsewhere, **given)
     assert np.array_equal(got, together)
 
 

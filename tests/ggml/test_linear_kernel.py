@@ -207,7 +207,7 @@ def test_weights_that_are_not_packed() -> None:
     for data in (
         weight_data(values, uses=()),
         weight_data(values, uses=("take", "linear")),
-        WeightData("w", (4096, 2048), DType.F32, np.zeros(4096 * 2048 * 4, np.uint8), ("linear",)),  # memory is its limit
+        WeightData("w", (4096, 2048), DType.F32, np.zeros(4096 * 2048 * 4, np.uint8), ("linear",)),
         WeightData("w", (2, 32, 64), DType.F32, np.zeros(2 * 32 * 64 * 4, np.uint8), ("linear",), compute_bound=True),
     ):
         assert pack_format(data) is None

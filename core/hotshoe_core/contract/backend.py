@@ -117,8 +117,8 @@ class CacheConfig:
     reads_lists: bool = False
     """Whether caches give attention lists of cells (``cached_attention``) in the place of masks over all cells.
 
-    Set it if the backend has ``cached_attention`` natively. Lists are shorter than masks where a cache has many texts, and
-    a text's results can then be independent of the other texts.
+    Set it if the backend has ``cached_attention`` natively. Where a cache has many texts, lists are shorter than masks,
+    and a text's results can be independent of the other texts.
     """
 
     @staticmethod

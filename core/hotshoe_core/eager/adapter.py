@@ -188,7 +188,7 @@ class EagerBackend(Backend):
             return report
 
     def cache_config(self) -> CacheConfig:
-        """The coarsest padding and lengths of the devices, the fewest rows, lists if all read them, the first one's types."""
+        """The coarsest padding and lengths, the fewest rows, the types of the first device; lists if all read them."""
         configs = [library.cache_config for library in self._libraries]
         lengths = [c.lengths_per_octave for c in configs if c.lengths_per_octave is not None]
         return CacheConfig(

@@ -72,12 +72,12 @@ class AttentionView(Protocol):
         slopes: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Attention of the graph's rows, q (…, n, heads, dim), to ``k`` and ``v`` as ``update`` or ``read`` returned them.
+        """Attention of the graph's rows to ``k`` and ``v``, as ``update`` or ``read`` returned them.
 
-        Gives (…, n, heads, v_dim). The view decides what each row sees, and how that is told to the backend: by
-        ``mask``, or by lists of cells (``cached_attention``). sinks, scale and softcap are as in ``ops.attention``. slopes
-        (heads,): a head's scores fall by ``slope * distance`` (ALiBi); positions, (n,), are the batch's, for slopes only.
-        Raises GraphError for slopes without positions.
+        q: (…, n, heads, dim); gives (…, n, heads, v_dim). The view decides what each row sees, and how the backend is
+        told: by ``mask``, or by lists of cells (``cached_attention``). sinks, scale and softcap are as in
+        ``ops.attention``. slopes (heads,): a head's scores fall by ``slope * distance`` (ALiBi); positions (n,), the
+        batch's, are needed for slopes only. Raises GraphError for slopes without positions.
         """
 
     def read(self) -> tuple[Tensor, Tensor]:

@@ -160,7 +160,9 @@ class CausalCache:
 
     def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerViews]:
         inputs = {
-            reach: CellInputs(ctx, str(reach), n_rows, size, cells.n_rows, self._config, partial(self._masked.add, reach))
+            reach: CellInputs(
+                ctx, str(reach), n_rows, size, cells.n_rows, self._config, partial(self._masked.add, reach)
+            )
             for (reach, cells), size in zip(self.cells.items(), sizes, strict=True)
         }
         views = {i: KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i]) for i, s in self._layers.items()}

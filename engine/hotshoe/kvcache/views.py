@@ -34,8 +34,8 @@ Array = np.ndarray[Any, Any]
 class CellInputs:
     """The inputs of a graph for one kind of cells; layers of the same reach share them.
 
-    size: how many cells the graph sees, or how many its lists name. n_cells: how many there are. config: says the types,
-    and whether there are lists. on_mask: called when a layer asks for the mask or for positions.
+    size: how many cells the graph sees, or how many its lists name. n_cells: how many there are. config: says the
+    types, and whether there are lists. on_mask: called when a layer asks for the mask or for positions.
     """
 
     def __init__(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import bert
 from hotshoe.nn import Embedding, GatedMLP, LayerNorm, layers, submodule
 from hotshoe_core import Tensor
+
+if TYPE_CHECKING:
+    from hotshoe.nn.batch import Batch
 
 
 class WideLayerNorm(LayerNorm):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 __all__ = ["STABLE_ROWS", "Allowance", "Pace"]
 
 STABLE_ROWS = 64
-"""A CPU's kernels give a row the same bits in every graph of this number of rows or more, so pieces are not smaller."""
+"""Kernels are slow with fewer rows, and some devices give a row other bits then, so pieces are not smaller."""
 
 _ALONE = 4  # a step for one caller alone may take this many times as long
 _FEWEST = 8  # rows of a piece, however slow the device is
@@ -64,8 +64,7 @@ class Pace:
     def allowance(self, n_jobs: int) -> Allowance:
         """Return what a step for this number of jobs may take.
 
-        Results do not depend on the measured time while pieces have ``STABLE_ROWS`` rows or more. That is so for a
-        single job. If several wait, a slow device gets smaller pieces, whose bits may differ in near ties.
+        Pieces of a single job have ``STABLE_ROWS`` rows or more. If several wait, a slow device gets smaller ones.
         """
         if self._per_row is None:
             return Allowance(STABLE_ROWS, 1.0, 0.0, STABLE_ROWS)

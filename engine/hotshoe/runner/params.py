@@ -38,9 +38,7 @@ class RunnerParams:
     """How long a step should take while several texts wait, in seconds; four times as long for a text alone.
 
     A text that is being generated waits one step for the prompts of others, which are read in pieces. A small number
-    makes it smoother; a large number reads prompts faster. The speed is measured while the model runs. A prompt that is
-    read alone has pieces of 64 tokens or more, which do not change its results; smaller ones, of a slow model in
-    company, may change near ties of quantized weights.
+    makes it smoother; a large number reads prompts faster. The speed is measured while the model runs.
     """
 
     max_sequences: int = 256

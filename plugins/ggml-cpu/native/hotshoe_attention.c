@@ -80,8 +80,7 @@ NOINLINE static void finish_row(float * sums, float highest, float total, const 
 #define TARGET
 #define VMAX(a, b) ((a) > (b) ? (a) : (b))
 #define SUM(v) (v)
-#define SUM_CLASSES(p, a, b, c, d, x) \
-    ((p)[0] = (a) * (x), (p)[1] = (b) * (x), (p)[2] = (c) * (x), (p)[3] = (d) * (x))
+#define SUM_CLASSES(p, a, b, c, d, x) ((p)[0] = (a) * (x), (p)[1] = (b) * (x), (p)[2] = (c) * (x), (p)[3] = (d) * (x))
 #define LOAD_FOUR(p) (*(p))
 #define FOUR_BY_KEY(x, key, at, is_f16) ((x)[0] = *(const float *) ((key)[0] + (at)))
 #define MAX(v) (v)
@@ -283,25 +282,25 @@ struct keys {
 static struct keys keys_of_part(const struct job * job, const struct text * text, int64_t part) {
     const int64_t first = text->list + (text->from - text->list) / job->step * job->step;
     if (job->n_parts == 1) {
-        return (struct keys) {first, text->to - first};
+        return (struct keys){first, text->to - first};
     }
     const int64_t from = max64(first, text->list + part * PART), to = min64(text->to, text->list + (part + 1) * PART);
-    return (struct keys) {from, max64(to - from, 0)};
+    return (struct keys){from, max64(to - from, 0)};
 }
 
-/* Finds the texts of a call, and returns their number. With ranges these are queries that follow each other and have one
- * list. With a mask they are the batch elements, or single queries where few have rows of the mask: these may be of
+/* Finds the texts of a call, and returns their number. With ranges these are queries that follow each other and have
+ * one list. With a mask they are the batch elements, or single queries where few have rows of the mask: these may be of
  * different sequences, and see different keys. */
 static int64_t find_texts(const struct job * job, struct text * texts) {
     const int64_t n = job->q->ne[2], batches = job->q->ne[3];
     int64_t found = 0;
     if (job->ranges == NULL) {
-        const int apart = job->mask != NULL && job->mask->ne[1] > 1 && n < MIN_QUERIES_TOGETHER &&
-                          n * batches <= MAX_TEXTS;
+        const int apart =
+            job->mask != NULL && job->mask->ne[1] > 1 && n < MIN_QUERIES_TOGETHER && n * batches <= MAX_TEXTS;
         for (int64_t b = 0; b < batches; ++b) {
             const int32_t visible = (int32_t) visible_keys(job, b);
             for (int64_t i = 0; i < n; i += apart ? 1 : n) {
-                texts[found++] = (struct text) {(int32_t) i, apart ? 1 : (int32_t) n, 0, 0, visible, (int32_t) b};
+                texts[found++] = (struct text){(int32_t) i, apart ? 1 : (int32_t) n, 0, 0, visible, (int32_t) b};
             }
         }
         return found;
@@ -310,7 +309,7 @@ static int64_t find_texts(const struct job * job, struct text * texts) {
         const struct key_range range = keys_of(job, i);
         struct text * last = texts + found - 1;
         if (found == 0 || last->list != range.list) {
-            texts[found++] = (struct text) {(int32_t) i, 1, range.list, range.from, range.to, 0};
+            texts[found++] = (struct text){(int32_t) i, 1, range.list, range.from, range.to, 0};
             continue;
         }
         ++last->n;
@@ -332,7 +331,7 @@ static int64_t clamp(int64_t x, int64_t limit) { return x < 0 ? 0 : min64(x, lim
 /* Finds what the tiles of a run see of the keys from m on. Returns 0 if they see nothing. */
 static int find_visible_ranges(struct run * run, int64_t m, int64_t stop, int64_t kv_head) {
     const int64_t cols = min64(stop - m, run->job->step);
-    run->visible_to_any = (struct visible_range) {cols, 0, 0, 0, 0};
+    run->visible_to_any = (struct visible_range){cols, 0, 0, 0, 0};
     run->seen_pairs = 0;
     for (int64_t tile = run->first; tile < run->last; ++tile) {
         const struct visible_range seen = visible_range_of(run, kv_head, tile, m, cols);
@@ -349,7 +348,7 @@ static int find_visible_ranges(struct run * run, int64_t m, int64_t stop, int64_
 static struct upcoming upcoming_rows(const struct run * run, const struct ggml_tensor * t, int64_t key) {
     const size_t size = (run->last_head - run->first_head - 1) * t->nb[1] + row_bytes(t);
     const char * const base = cached_row_of(t, run->batch, run->first_head, 0);
-    return (struct upcoming) {base, run->job->cells, t->nb[2], size, 0, key, run->limit};
+    return (struct upcoming){base, run->job->cells, t->nb[2], size, 0, key, run->limit};
 }
 
 /* Lets the run prefetch the keys and values of its heads from number `key` on. */
@@ -462,7 +461,9 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     job.group = job.q->ne[1] / kv_heads;
     /* The sizes below depend on the shapes alone, as they decide the order of sums. */
     const int64_t width = ceil_div(job.q->ne[0], 16) * 16 + ceil_div(v_dim, panel) * panel + 2 * MAX_ROWS;
-    for (job.step = MAX_STEP; job.step > CHUNK && (job.step * width > STEP_FLOATS || job.step * kv_heads * (int64_t)(row_bytes(job.k) + row_bytes(job.v)) > (512 << 10));) {
+    for (job.step = MAX_STEP;
+         job.step > CHUNK && (job.step * width > STEP_FLOATS ||
+                              job.step * kv_heads * (int64_t) (row_bytes(job.k) + row_bytes(job.v)) > (512 << 10));) {
         job.step /= 2;
     }
     const int64_t rows_with_sums = SUM_FLOATS / v_dim, max_tiles = clamp(rows_with_sums / kernels->rows, MAX_TILES);

@@ -68,8 +68,8 @@ struct visible_range {
     int plain;
 };
 
-/* The rows of keys or values that are prefetched next, in the order of their numbers: those of all heads of a run, which
- * lie together. */
+/* The rows of keys or values that are prefetched next, in the order of their numbers: those of all heads of a run,
+ * which lie together. */
 struct upcoming {
     const char * base;       /* of cell 0 */
     const int32_t * cells;   /* as in struct job */
@@ -197,7 +197,8 @@ static struct visible_range visible_by_ranges(const struct run * run, int64_t ti
     }
     const int64_t chunk = from / CHUNK * CHUNK;
     const int64_t count = min64(range.to - m, to) - max64(range.from - m, from);
-    return (struct visible_range) {chunk, to, from, max64(count, 0), job->slopes == NULL && all_from <= chunk && to <= all_to};
+    return (struct visible_range) {chunk, to, from, max64(count, 0),
+                                   job->slopes == NULL && all_from <= chunk && to <= all_to};
 }
 
 /* What a tile of a head sees of `cols` keys from m on. */

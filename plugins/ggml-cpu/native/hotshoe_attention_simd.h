@@ -17,7 +17,7 @@
  *                           is, cached_row of cached_rows.h converts the other types of keys and values
  * Vectors are the compiler's own (vector_size), so each operation below is one instruction of the set. */
 
-#define W (2 * VL)              /* columns of a panel: a tile computes them at once */
+#define W (2 * VL)             /* columns of a panel: a tile computes them at once */
 #define KEYS (VL > 4 ? VL : 4) /* whose scores are computed at once without panels */
 
 #include "vectors.h"
@@ -381,8 +381,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             }
             out[r] = run->begun_before[in_run] ? run->part_sums + index_in_run(run, kv_head, row + r) * v_dim
                                                : result_of(run, kv_head, row + r);
-            const int is_same = r > 0 && (row + r) % group > 0 && job->slopes == NULL &&
-                                (job->mask == NULL || job->mask->ne[2] == 1);
+            const int is_same =
+                r > 0 && (row + r) % group > 0 && job->slopes == NULL && (job->mask == NULL || job->mask->ne[2] == 1);
             masks[r] = is_same ? masks[r - 1] : NAME(mask_of)(float_masks + r * step, run, &seen, m, kv_head, row + r);
             score_rows[r] = scores + r * step;
             weights[r] = score_rows[r];
@@ -392,11 +392,10 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             }
         }
         /* Values that no row sees are left out, not multiplied by 0: another sequence may have overflowed to inf or NaN
-         * there. Ranges hide keys only at the ends, and the keys between have places of their own, so that each row adds
-         * its weights in the same order whatever the others see. */
+         * there. Ranges hide keys only at the ends, and each key between has a place of its own, so that a row adds its
+         * weights in the same order whatever the others see. */
         int64_t n_seen = width;
-        const int32_t * const visible =
-            job->ranges == NULL ? NAME(visible)(count, masks, width, list, &n_seen) : NULL;
+        const int32_t * const visible = job->ranges == NULL ? NAME(visible)(count, masks, width, list, &n_seen) : NULL;
         const int32_t * const of_tile = cells != NULL ? cells + key : visible;
         if (dots_only) {
             const int is_f16 = keys_in_place && k->type == GGML_TYPE_F16, passes = (count + DOT_ROWS - 1) / DOT_ROWS;
@@ -405,8 +404,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             NAME(addresses)(key_at, from, key_stride, of_keys, n_seen);
             for (int p = 0; p < passes; ++p) {
                 const int r = count * p / passes, rows = count * (p + 1) / passes - r;
-                NAME(dot_tiles)[is_f16][rows](q_rows + r, dim_pad, key_at, n_seen, score_rows + r, job->scale,
-                                              p == 0 ? run : NULL);
+                NAME(dot_tiles)
+                [is_f16][rows](q_rows + r, dim_pad, key_at, n_seen, score_rows + r, job->scale, p == 0 ? run : NULL);
             }
             const float * last_whole = NULL; /* the mask of the row before */
             for (int r = 0; r < count && visible != NULL; ++r) {
@@ -440,11 +439,12 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         if (values_in_place) {
             const NAME(rows_fn) rows = NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count];
             rows(weights, n, cells != NULL ? of_tile + skipped : visible,
-                 cells != NULL ? value_rows : value_rows + (key + skipped) * value_stride, value_stride, out, v_dim, old,
-                 gain);
+                 cells != NULL ? value_rows : value_rows + (key + skipped) * value_stride, value_stride, out, v_dim,
+                 old, gain);
         } else {
-            NAME(tiles)[count](weights, n, visible, value_rows + (key + skipped) * value_stride, value_stride,
-                               cols * W * sizeof(float), out, v_dim, old, gain);
+            NAME(tiles)
+            [count](weights, n, visible, value_rows + (key + skipped) * value_stride, value_stride,
+                    cols * W * sizeof(float), out, v_dim, old, gain);
         }
         run->begun[in_run] = 1;
     }

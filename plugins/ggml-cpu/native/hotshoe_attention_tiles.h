@@ -81,8 +81,8 @@ FN void NAME(rows_in_place)(const int rows, const int is_f16, const float * cons
     }
 }
 
-/* Both functions below give a score the same bits. A score is ((c0 + c1) + c2) + c3, where class c_j sums the products of
- * elements j, j + 4, j + 8 and so on, in this order. Therefore a query's result does not depend on how many queries are
+/* `scores` and `dots` give a score the same bits. A score is ((c0 + c1) + c2) + c3, where class c_j sums the products
+ * of elements j, j + 4, j + 8 and so on, in this order. So a query's result does not depend on how many queries are
  * computed with it. (Where VL is 1 there is one class.) */
 #define CLASSES (VL > 1 ? 4 : 1)
 
@@ -138,7 +138,7 @@ FN void NAME(scores)(const int rows, const float * const * q, int64_t dim, const
 }
 
 /* Scores of at most DOT_ROWS queries for keys that are not in panels: floats or half floats at keys[0], keys[1] and so
- * on. dim: a multiple of VL. KEYS keys at a time: `keys` goes on up to a multiple of that, and rows of scores have room.
+ * on. dim: a multiple of VL. KEYS keys at a time: `keys` goes on up to a multiple of it, and rows of scores have room.
  * run: prefetches the next keys and values; NULL if they were prefetched already. A vector holds four elements of each
  * of VL / 4 keys. */
 FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, int64_t dim, const char * const * keys,
@@ -146,12 +146,15 @@ FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, in
     const size_t width = is_f16 ? 2 : 4;
     for (int64_t j = 0; j < cols; j += KEYS, keys += KEYS) {
         vf acc[DOT_ROWS][4];
-        const int at_once = rows == 1 ? 1 : 2; /* vectors: sums wait for each other, but lines of many keys evict others */
+        /* Vectors: with more, sums wait less for each other, but lines of many keys evict each other. */
+        const int at_once = rows == 1 ? 1 : 2;
 #pragma GCC unroll 4
         for (int first = 0; first < 4; first += at_once) {
 #pragma GCC unroll 16
             for (int r = 0; r < rows; ++r) {
-                for (int e = first; e < first + at_once; ++e) acc[r][e] = (vf) {0};
+                for (int e = first; e < first + at_once; ++e) {
+                    acc[r][e] = (vf) {0};
+                }
             }
             for (int64_t d = 0; d < dim; d += VL) {
                 if (run != NULL) { /* as many bytes as are read here */
@@ -193,23 +196,22 @@ typedef void (*NAME(dots_fn))(const float * const *, int64_t, const char * const
                                            const float * gain) {                                                      \
         NAME(rows_in_place)(rows, is_f16, a, n, index, b, ldb, out, cols, keep, gain);                                \
     }
-#define DOTS(rows, name, is_f16)                                                                            \
-    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const char * const * keys, \
-                                           int64_t cols, float * const * out, float gain,                   \
-                                           struct run * run) {                                              \
-        NAME(dots)(rows, is_f16, q, dim, keys, cols, out, gain, run);                                       \
+#define DOTS(rows, name, is_f16)                                                                              \
+    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const char * const * keys,   \
+                                           int64_t cols, float * const * out, float gain, struct run * run) { \
+        NAME(dots)(rows, is_f16, q, dim, keys, cols, out, gain, run);                                         \
     }
-#define TILE(rows)                                                                                                  \
-    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \
-                                         size_t ldb, size_t panel, float * const * out, int64_t cols,               \
-                                         const float * keep, const float * gain) {                                  \
-        NAME(tile)(rows, a, n, index, b, ldb, panel, out, cols, keep, gain);                                        \
-    }                                                                                                               \
+#define TILE(rows)                                                                                                   \
+    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b,  \
+                                         size_t ldb, size_t panel, float * const * out, int64_t cols,                \
+                                         const float * keep, const float * gain) {                                   \
+        NAME(tile)(rows, a, n, index, b, ldb, panel, out, cols, keep, gain);                                         \
+    }                                                                                                                \
     TARGET static void NAME(scores_##rows)(const float * const * q, int64_t dim, const float * panels, int64_t cols, \
-                                           float * const * out, float gain) {                                       \
-        NAME(scores)(rows, q, dim, panels, cols, out, gain);                                                        \
-    }                                                                                                               \
-    ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                         \
+                                           float * const * out, float gain) {                                        \
+        NAME(scores)(rows, q, dim, panels, cols, out, gain);                                                         \
+    }                                                                                                                \
+    ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                          \
     ROWS_IN_PLACE(rows, halves_in_place, 1)
 #define DOTS_BOTH(rows) DOTS(rows, dots, 0) DOTS(rows, dots_of_halves, 1)
 /* clang-format off */

@@ -321,7 +321,9 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     "cached_attention: no softcap": given(softcap=0.0),
     "cached_attention: cells in order": operand(3, lambda cells: np.sort(cells)),
     "cached_attention: each list from its beginning": operand(4, lambda r: r[:, [0, 0, 2]]),
-    "cached_attention: the last cell is lost": operand(4, lambda r: r - np.array([0, 0, 1]) * (r[:, 2:] > r[:, 1:2] + 1)),
+    "cached_attention: the last cell is lost": operand(
+        4, lambda r: r - np.array([0, 0, 1]) * (r[:, 2:] > r[:, 1:2] + 1)
+    ),
     "cached_attention: the lists of the first row": operand(4, lambda r: np.repeat(r[:1], len(r), 0)),
     "cached_attention: groups of heads apart": heads_strided,
     "cached_attention: no sinks": operand(5, lambda s: np.full_like(s, -np.inf)),

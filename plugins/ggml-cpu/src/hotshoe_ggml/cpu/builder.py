@@ -255,7 +255,9 @@ class CpuBuilder(Builder):
     ) -> Ptr:
         k, v = (t if t.type in cache_types() else self.f32(t) for t in (k, v))
         args, given = [q, k, v, *lists], {"ranges": True, "slopes": slopes is not None}
-        return self._attention(args if slopes is None else [*args, slopes], given, lists[0].ne[0], sinks, scale, softcap)
+        return self._attention(
+            args if slopes is None else [*args, slopes], given, lists[0].ne[0], sinks, scale, softcap
+        )
 
     def _attention(
         self, args: list[Ptr], given: dict[str, bool], n_keys: int, sinks: Ptr | None, scale: float, softcap: float

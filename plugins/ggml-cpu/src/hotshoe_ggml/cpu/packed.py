@@ -50,7 +50,9 @@ AfterPack = Callable[[Array], object]
 
 _CHUNK = 1 << 20  # elements widened at once: as F32 4 MiB
 _PART = 2 << 20  # bytes of a file that are packed between two calls of BeforeWrite and AfterPack
-_MAX_SMALL = 4 << 20  # elements of a matrix, such as a router, that is always packed: its products with one row have the
+_MAX_SMALL = (
+    4 << 20
+)  # elements of a matrix, such as a router, that is always packed: its products with one row have the
 # same bits as with many then, which ggml's have not
 _PANEL = 16  # rows that are interleaved in a packed quantized weight
 ALIGNMENT = 64  # of a packed weight
