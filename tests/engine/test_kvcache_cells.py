@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotshoe.kvcache import AttentionSpec, CausalCache
 from hotshoe.kvcache import cells as cells_module
 from hotshoe.kvcache.cells import Cells, Reach
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import CacheFullError
 
 BLOCK = 4
@@ -123,3 +127,14 @@ def test_every_free_cell_is_found_once(steps: Sequence[tuple[Any, ...]], n: int)
             assert len(set(taken)) == wanted
             assert not before[taken].any()
             assert cells.used[taken].all()
+
+
+def test_a_cache_that_is_only_planned_allocates_nothing() -> None:
+    """However many cells it would have."""
+    with open_reference(BackendParams(allocate=False)) as backend:
+        tracemalloc.start()
+        cache = CausalCache(backend, [AttentionSpec(2, 8)], n_tokens=1 << 20, n_sequences=63)
+        assert max(cache.max_sizes) == 63 << 20
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 1 << 20

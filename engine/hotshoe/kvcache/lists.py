@@ -49,8 +49,10 @@ class _List:
     def indices(self, positions: Array) -> Array:
         """Return ``index`` of each position."""
         if self.positions is None:
-            return np.clip(positions - self.start, self.skipped, self.n)
-        return self.skipped + np.searchsorted(self.positions, positions)
+            found: Array = np.minimum(np.maximum(positions - self.start, self.skipped), self.n)
+        else:
+            found = self.skipped + np.searchsorted(self.positions, positions)
+        return found
 
     def append(self, cells: Array) -> None:
         n = self.n + len(cells)

@@ -199,7 +199,7 @@ class SharedView:
             hint="call view.read()",
         )
 
-    def attend(self, *operands: Tensor | None, **options: Any) -> Tensor:
+    def attend(self, *operands: Any, **options: Any) -> Tensor:
         return self._stored.attend(*operands, **options)
 
     def read(self) -> tuple[Tensor, Tensor]:
