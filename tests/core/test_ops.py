@@ -473,6 +473,7 @@ def test_which_operands_are_indices() -> None:
     assert found == {
         "take": ((0, 1, 0),),
         "take_along": ((0, 1, -1),),
+        "cached_attention": ((1, 3, 0),),
         "set_rows": ((0, 1, 0),),
         "linear_experts": ((1, 2, 0),),
         "add_experts": ((1, 2, 0),),
