@@ -461,9 +461,9 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     job.group = job.q->ne[1] / kv_heads;
     /* The sizes below depend on the shapes alone, as they decide the order of sums. */
     const int64_t width = ceil_div(job.q->ne[0], 16) * 16 + ceil_div(v_dim, panel) * panel + 2 * MAX_ROWS;
-    for (job.step = MAX_STEP;
-         job.step > CHUNK && (job.step * width > STEP_FLOATS ||
-                              job.step * kv_heads * (int64_t) (row_bytes(job.k) + row_bytes(job.v)) > (512 << 10));) {
+    const int64_t bytes = kv_heads * (int64_t) (row_bytes(job.k) + row_bytes(job.v)); /* of all heads, for one cell */
+    job.step = MAX_STEP;
+    while (job.step > CHUNK && (job.step * width > STEP_FLOATS || job.step * bytes > STEP_BYTES)) {
         job.step /= 2;
     }
     const int64_t rows_with_sums = SUM_FLOATS / v_dim, max_tiles = clamp(rows_with_sums / kernels->rows, MAX_TILES);
