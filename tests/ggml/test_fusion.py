@@ -15,7 +15,7 @@ from hotshoe_core.tensors.quants import quantize
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_ggml.cpu import unit
+from hotshoe_ggml.cpu import packed, unit
 from hotshoe_ggml.cpu.packed import PackedWeight, multiplies_bf16, pack_format
 from hotshoe_ggml.native import kernels
 from hotshoe_loader import load_all
@@ -104,8 +104,9 @@ def computed(ctx: Context) -> list[str]:
 
 
 @pytest.mark.parametrize("repack", [True, "engine"])
-def test_many_rows_and_a_weight_as_stored(repack: bool | Literal["engine"]) -> None:
+def test_many_rows_and_a_weight_as_stored(repack: bool | Literal["engine"], monkeypatch: pytest.MonkeyPatch) -> None:
     """Our kernels multiply many rows, with what follows; ggml multiplies few rows, and all with repack="engine"."""
+    monkeypatch.setattr(packed, "_MAX_SMALL", 0)  # small matrices are packed
     min_rows = kernels().hotshoe_linear_stored_rows(DType.BF16.id)
     if not min_rows:
         pytest.skip("on this CPU BF16 is multiplied as stored by ggml only")
@@ -158,7 +159,8 @@ def test_a_graph_keeps_its_weight_alive_and_refuses_to_run_without_it(backend: B
         ctx.compute({x: np.ones((1, K), np.float32)})
 
 
-def test_a_weight_of_few_rows_is_left_to_ggml(backend: Backend) -> None:
+def test_a_large_weight_of_a_decoder_is_left_to_ggml(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_MAX_SMALL", 0)
     (w, _) = weight_data(DType.F16)
     few = WeightData("w", w.shape, w.dtype, w.data, w.uses)
     assert not isinstance(backend.load([few])["w"].handle, PackedWeight)

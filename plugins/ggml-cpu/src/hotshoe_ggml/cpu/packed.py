@@ -50,7 +50,7 @@ AfterPack = Callable[[Array], object]
 
 _CHUNK = 1 << 20  # elements widened at once: as F32 4 MiB
 _PART = 2 << 20  # bytes of a file that are packed between two calls of BeforeWrite and AfterPack
-_MAX_SMALL = 4 << 20  # elements of an F32 matrix that is always packed, such as a router: see pack_format
+_MAX_SMALL = 4 << 20  # elements of a matrix that is packed in every model, such as a router: see pack_format
 _PANEL = 16  # rows that are interleaved in a packed quantized weight
 ALIGNMENT = 64  # of a packed weight
 
@@ -91,7 +91,7 @@ def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DTy
     if 0 in weight.shape or not weight.uses or any(use != product for use in weight.uses):
         return None
     # ggml multiplies one row in another order than several: a router would send a token elsewhere in company
-    is_small = weight.dtype is DType.F32 and math.prod(weight.shape) <= _MAX_SMALL
+    is_small = math.prod(weight.shape) <= _MAX_SMALL and (weight.dtype is DType.F32 or not bf16)
     fast = kernels().hotshoe_linear_formats() if product == "linear" and (weight.compute_bound or is_small) else 0
     formats = _FORMATS.get(weight.dtype, ())
     if bf16 and weight.compute_bound and weight.dtype in (DType.F32, DType.F16):
