@@ -38,14 +38,14 @@ def test_the_program_runs_and_prints_what_it_says(
     exec(compile("\n".join(blocks("python")), "python.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].strip() == "Paris"
-    q8_0, f32 = (re.fullmatch(r"\S+\.gguf: (\d+) of 96 texts differ", line) for line in printed[1:3])
-    assert q8_0 is not None
-    assert f32 is not None
-    assert int(f32[1]) <= int(q8_0[1])
-    assert printed[3] == "31"
-    assert re.fullmatch("(19|20)[0-9]{2}", printed[4])
-    assert printed[5] in ("yes", "no")
-    assert printed[6].startswith("cpu: ")
+    differ = re.fullmatch(r"(\d+) of 96 texts differ", printed[1])
+    assert differ is not None
+    with hotshoe.load_all().open("cpu") as backend:
+        assert differ[1] == "0" or not backend.cache_config().reads_lists
+    assert printed[2] == "31"
+    assert re.fullmatch("(19|20)[0-9]{2}", printed[3])
+    assert printed[4] in ("yes", "no")
+    assert printed[5].startswith("cpu: ")
     assert printed[-1].startswith('{"total": ')
 
 

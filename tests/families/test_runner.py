@@ -47,7 +47,8 @@ def test_a_shared_beginning_is_not_computed_again(made: Made, main_device: str) 
         for text in (ids, ids, other):
             n_cached.append(model.generate(text, temperature=0, max_tokens=1, stop_tokens=[]).n_cached)
             with model.sequence(text) as sequence:
-                made.near(sequence.append(), made.expected(text)[-1])
+                # transformers rounds, too: of one text of kimi-linear our reference is 1.0e-5 from it
+                made.near(sequence.append(), made.expected(text)[-1], 2e-5)
     assert n_cached[0] == 0
     piece = -(-len(ids) // -(-len(ids) // 8))
     assert piece <= n_cached[1] < len(ids)

@@ -115,10 +115,10 @@ class CacheConfig:
     """The most tokens of a text model's step, if the user gives no ``n_batch``. Large steps take more memory."""
 
     reads_lists: bool = False
-    """Whether caches give attention lists of cells (``cached_attention``) in the place of masks over all cells.
+    """Whether caches give attention lists of cells (``cached_attention``) instead of masks over all cells.
 
-    Set it if the backend has ``cached_attention`` natively. Where a cache has many texts, lists are shorter than masks,
-    and a text's results can be independent of the other texts.
+    Set it if the backend has ``cached_attention`` natively: decomposed, it copies the keys of all lists. Where a cache
+    has many texts, lists are shorter than masks, and a text's results can be independent of the other texts.
     """
 
     @staticmethod

@@ -165,15 +165,15 @@ def cached_attention(
     scale: float,
     softcap: float = 0.0,
 ) -> Tensor:
-    """``attention`` to keys and values in the cells of a cache, which lists name instead of a mask.
+    """Like ``attention``, but each query gets the cells that it reads from a list, not from a mask.
 
     Shapes: q (n, heads, dim), k (m, kv_heads, dim), v (m, kv_heads, v_dim), cells (l,) and ranges (n, 3), both of
-    integers; gives (n, heads, v_dim). Row i of ranges is ``list, start, stop``: query i attends to the cells
-    ``cells[start:stop]``, in this order, and ``list`` is where the list of its text begins. A backend may add up in an
-    order that depends on the distance from there, so that a text has the same bits wherever its list lies.
+    integers; gives (n, heads, v_dim). Row i of ranges is ``list, start, stop``, with ``0 <= list <= start <= stop <=
+    l``: query i attends to the cells ``cells[start:stop]``, in this order, and the list of its text begins at ``list``.
+    A backend may add up in an order counted from there, so that a text has the same bits wherever its list lies.
 
-    scale, softcap and sinks are as in ``attention``. slopes (heads,), above 0: each head adds its slope times ``i -
-    stop + 1`` to the score of the key ``cells[i]``: ALiBi (Press et al. 2022, arXiv:2108.12409), if lists have no gaps.
+    scale, softcap and sinks are as in ``attention``. slopes (heads,), above 0: each head adds its slope times ``j -
+    stop + 1`` to the score of the key in ``cells[j]``: ALiBi (Press et al. 2022, arXiv:2108.12409), without gaps.
     """
     number, (start, stop) = arange(cells.shape[0]), (ranges[:, i : i + 1].cast(I32) for i in (1, 2))
     is_read = (start <= number) * (number < stop)  # (n, l)

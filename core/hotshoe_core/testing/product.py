@@ -25,7 +25,7 @@ ABSURD = (2**20, 2**28)
 def load(backend: Backend, name: str = "w", layer: int = -1, values: Array = WEIGHT) -> Tensor:
     """``values`` as a weight of the backend."""
     data = values.reshape(-1).view(np.uint8)
-    return backend.load([WeightData(name, values.shape, DType.F32, data, ("linear",), layer)])[name]
+    return backend.load([WeightData(name, values.shape, DType.F32, data, ("linear", "take"), layer)])[name]
 
 
 def product(backend: Backend, weight: Tensor, n: int = 2) -> tuple[Context, Tensor, Tensor]:

@@ -167,7 +167,10 @@ class Cache(Protocol):
 
     @property
     def sizes(self) -> Sizes:
-        """How many cells a graph must read now. Part of the graph's signature."""
+        """How many cells a graph must read now; with lists, how many those of the last graph name, rounded up.
+
+        Part of the graph's signature.
+        """
 
     @property
     def max_sizes(self) -> Sizes:

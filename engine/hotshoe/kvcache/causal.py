@@ -80,7 +80,7 @@ class CausalCache:
             for reach in sorted(set(self._reach.values()))
         }
         self._lists = {
-            reach: CellLists(cells, config.padding, per_octave)
+            reach: CellLists(cells, config.padding, per_octave, n_sequences)
             for reach, cells in self.cells.items()
             if config.reads_lists
         }

@@ -27,18 +27,18 @@ class _List:
     """The cells of a slot in the order of their positions. They are kept, as most graphs add a token to each text."""
 
     cells: Array
-    """The first ``n`` count. Those before ``skipped``, and those that left a window, are any cells."""
+    """The first ``n`` are in use. Those before ``skipped`` fill the list up; those before a window may be others'."""
 
     n: int
     skipped: int
     start: int
-    """The position of the first cell."""
+    """The position of index 0."""
 
     end: int
     """The position after the last one."""
 
     positions: Array | None = None
-    """Of the cells from ``skipped`` on, if some positions between have none."""
+    """Of the cells from ``skipped`` on, if they do not follow each other; the list is then made anew for each graph."""
 
     def index(self, position: int) -> int:
         """Return the index of the first cell at this position or later."""
@@ -66,8 +66,9 @@ class _List:
 class CellLists:
     """The lists of the texts in one graph, one behind the other, for layers of one reach."""
 
-    def __init__(self, cells: Cells, padding: int, per_octave: int) -> None:
+    def __init__(self, cells: Cells, padding: int, per_octave: int, n_sequences: int) -> None:
         self._cells = cells
+        self._n_sequences = n_sequences
         self._padding = padding
         self._per_octave = per_octave
         self.size = self._rounded(1)
@@ -76,7 +77,8 @@ class CellLists:
     @property
     def max_size(self) -> int:
         """``size`` when all cells are in use and no text shares any with another."""
-        return self._rounded(self._cells.n + _ALIGNED)
+        before = _ALIGNED * self._n_sequences if self._cells.reach.most else 0  # a window begins anywhere
+        return self._rounded(self._cells.n + before + 1)
 
     def _rounded(self, n: int) -> int:
         return round_up(-(-n // self._padding), self._per_octave) * self._padding
@@ -133,6 +135,7 @@ class CellLists:
         """Return the list of a slot, with its new cells at these positions."""
         kept = self._cells.lists.get(slot)
         first, n = int(positions[0]), len(positions)
+        # a list goes on only if its positions follow each other, and the new ones follow them
         if kept is None or kept.positions is not None or kept.end != first or int(positions[-1]) != first + n - 1:
             kept = self._cells.lists[slot] = self._new_list(slot)
         else:

@@ -128,8 +128,9 @@ class KeyValueView:
         positions: Tensor | None = None,
     ) -> Tensor:
         if self._inputs.lists is not None:
+            _require_positions(slopes, positions)
             return ops.cached_attention(q, k, v, *self._inputs.lists, sinks, slopes, scale=scale, softcap=softcap)
-        mask = _with_distances(self, slopes, positions)
+        mask = _with_distances(self, slopes, positions, both_sides=False)
         return ops.attention(q, k, v, mask, sinks, scale=scale, softcap=softcap)
 
     def read(self) -> tuple[Tensor, Tensor]:
@@ -171,7 +172,7 @@ class UncachedView:
         slopes: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        mask = _with_distances(self, slopes, positions)
+        mask = _with_distances(self, slopes, positions, both_sides=True)
         return ops.attention(q, k, v, mask, sinks, scale=scale, softcap=softcap)
 
     def read(self) -> tuple[Tensor, Tensor]:
@@ -206,15 +207,20 @@ class SharedView:
         return self._stored.read()
 
 
-def _with_distances(view: AttentionView, slopes: Tensor | None, positions: Tensor | None) -> Tensor:
+def _with_distances(view: AttentionView, slopes: Tensor | None, positions: Tensor | None, both_sides: bool) -> Tensor:
     """The mask, with lower scores for distant positions if there are slopes (ALiBi): (n, m) or (heads, n, m)."""
     if slopes is None:
         return view.mask
-    if positions is None:
-        raise GraphError("view.attend got slopes and no positions", hint="pass positions=batch.positions")
+    _require_positions(slopes, positions)
+    assert positions is not None
     rows = positions.cast(DType.F32).reshape(-1, 1)  # (n, 1)
-    distances = (view.cell_positions.cast(DType.F32) - rows).abs()  # (n, m)
-    return view.mask - slopes.reshape(-1, 1, 1) * distances
+    distances = slopes.reshape(-1, 1, 1) * (view.cell_positions.cast(DType.F32) - rows)  # (heads, n, m)
+    return view.mask + (-distances.abs() if both_sides else distances)
+
+
+def _require_positions(slopes: Tensor | None, positions: Tensor | None) -> None:
+    if slopes is not None and positions is None:
+        raise GraphError("view.attend got slopes and no positions", hint="pass positions=batch.positions")
 
 
 def _updated(stored: tuple[Tensor, Tensor] | None, what: str) -> tuple[Tensor, Tensor]:

@@ -258,8 +258,8 @@ static const struct kernels * best_kernels(void) {
     return &kernels_generic;
 }
 
-/* The number of keys that this batch element sees if the mask is one row for all its queries and heads: padding is at
- * the end. */
+/* The number of keys up to the last one that this batch element sees, if the mask is one row for all its queries and
+ * heads (padding is at the end), else all. */
 static int64_t visible_keys(const struct job * job, int64_t batch) {
     int64_t m = job->k->ne[2];
     if (job->mask != NULL && job->mask->ne[1] == 1 && job->mask->ne[2] == 1) {
@@ -421,7 +421,7 @@ static void compute(struct run * run, void (*head)(struct run *, int64_t, int64_
         prefetch(&run->keys, step * run->keys.size);
         prefetch(&run->values, step * run->values.size);
     }
-    run->prefetched = run->to;
+    run->prefetched = run->to < run->limit ? run->to : -1;
     run->prefetched_heads[0] = run->first_head;
     run->prefetched_heads[1] = run->last_head;
     for (int64_t m = run->from; m < run->to; m += step) {
@@ -450,6 +450,7 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     struct job job = {.dst = dst, .q = dst->src[0], .k = dst->src[1], .v = dst->src[2]};
     int source = 3;
     job.mask = params->has_mask ? dst->src[source++] : NULL;
+    job.n_listed = params->has_ranges ? dst->src[source]->ne[0] : job.k->ne[2];
     job.cells = params->has_ranges ? dst->src[source++]->data : NULL;
     job.ranges = params->has_ranges ? dst->src[source++] : NULL;
     job.slopes = params->has_slopes ? dst->src[source++]->data : NULL;
@@ -459,7 +460,8 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     job.scale = params->softcap != 0.0f ? params->scale / params->softcap : params->scale;
     const int64_t kv_heads = job.k->ne[1], v_dim = job.v->ne[0], panel = kernels->panel;
     job.group = job.q->ne[1] / kv_heads;
-    /* The sizes below depend on the shapes alone, as they decide the order of sums. */
+    /* The sizes below decide the order of sums. They depend on the heads, their types and the instruction set, not on
+     * the numbers of queries, keys and threads. */
     const int64_t width = ceil_div(job.q->ne[0], 16) * 16 + ceil_div(v_dim, panel) * panel + 2 * MAX_ROWS;
     const int64_t bytes = kv_heads * (int64_t) (row_bytes(job.k) + row_bytes(job.v)); /* of all heads, for one cell */
     job.step = MAX_STEP;

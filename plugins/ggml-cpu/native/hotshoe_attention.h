@@ -29,7 +29,8 @@ struct hotshoe_attention_params {
  *   v      [v_dim, kv_heads, m, batch]
  *   mask   [m, n|1, heads|1, batch|1], only if params->has_mask
  *   cells  [l], I32, and ranges [3, n], I32, only if params->has_ranges; batch is 1. Query i reads the keys and values
- *          in cells[from] to cells[to - 1], where ranges[:, i] is list, from, to; the cells of its text begin at list
+ *          in cells[from] to cells[to - 1], where ranges[:, i] is list, from, to; the cells of its text begin at list.
+ *          0 <= list <= from <= to <= l; other numbers are limited
  *   slopes [heads], only if params->has_slopes: a head adds slope * (i - to + 1) to the score of the key in cells[i]
  *   sinks  [heads], only if params->has_sinks: a score for each head that has no value
  * In all but dst, cells and ranges only ne[0] must be contiguous: views need no copy. dim and v_dim are at most 576.
@@ -40,10 +41,10 @@ struct hotshoe_attention_params {
  * the mask hides (-inf) from a whole batch element cost nothing, and neither do ranges of keys that are hidden from
  * neighbouring queries. A query that sees no key gives NaN without sinks, as in NumPy, and 0 with sinks.
  *
- * A query's result depends on its own keys only, to the last bit: not on the other queries of the call, the number of
- * threads, or the cells that the keys are in. Its sums have one order: keys are divided, from the beginning of the
- * list, into parts of HOTSHOE_KEY_PART and steps of 128 or fewer, which depends on the heads' sizes. (With a mask the
- * list begins with cell 0, and a key that it hides from one query may change the order of sums of another.)
+ * With ranges, a query's result depends on its own keys only, to the last bit: not on the other queries of the call,
+ * the number of threads, or the cells that the keys are in. Its sums have one order: keys are divided, from the
+ * beginning of the list, into parts of HOTSHOE_KEY_PART and steps of 128 or fewer. (Without ranges the list begins with
+ * cell 0, and a key that a mask hides from one query may change the order of sums of another.)
  *
  * Few queries of few key/value heads do not occupy many threads. Therefore parts can be computed by different threads:
  * if dst is [v_dim + 2, heads, n, batch * parts], the parts of a batch element follow each other, and each row has its

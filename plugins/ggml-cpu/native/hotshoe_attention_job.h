@@ -52,6 +52,7 @@ struct job {
     struct ggml_tensor * dst;
     const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
     const int32_t * cells;                      /* the cell of each key; NULL if key i is in cell i */
+    int64_t n_listed;                           /* keys of all lists */
     const struct ggml_tensor * ranges;          /* with cells: what each query reads */
     const float *sinks, *slopes;                /* may be NULL */
     float scale, softcap;
@@ -62,7 +63,8 @@ struct job {
 
 /* What a tile sees of the keys m to m + cols. from, to and first count from m. Keys [first, to) contain all that a row
  * sees; from is first or less, in whole chunks. Both ends are 0 if no row sees a key. count: how many of these keys the
- * tile's last row sees. plain: all rows see all keys [from, to), and no mask changes their scores. */
+ * tile's last row sees, as an estimate for all of its rows. plain: all rows see all keys [from, to), and no mask
+ * changes their scores. */
 struct visible_range {
     int64_t from, to, first, count;
     int plain;
@@ -116,6 +118,11 @@ ALWAYS_INLINE struct key_range keys_of(const struct job * job, int64_t query) {
     }
     struct key_range range;
     memcpy(&range, (const char *) job->ranges->data + query * job->ranges->nb[1], sizeof range);
+    /* A wrong range must not read elsewhere: it is limited, as core's definition of the op limits it. */
+    const int32_t n = (int32_t) job->n_listed;
+    range.from = range.from < 0 ? 0 : range.from > n ? n : range.from;
+    range.to = range.to < range.from ? range.from : range.to > n ? n : range.to;
+    range.list = range.list < 0 ? 0 : range.list > range.from ? range.from : range.list;
     return range;
 }
 

@@ -83,10 +83,12 @@ FN void NAME(rows_in_place)(const int rows, const int is_f16, const float * cons
 
 /* `scores` and `dots` give a score the same bits. A score is ((c0 + c1) + c2) + c3, where class c_j sums the products
  * of elements j, j + 4, j + 8 and so on, in this order. So a query's result does not depend on how many queries are
- * computed with it. (Where VL is 1 there is one class.) */
+ * computed with it. (Where VL is 1 there is one class.) The compiler must fuse products and sums in both or in neither;
+ * tests/ggml/test_attention_kernel.py compares them. */
 #define CLASSES (VL > 1 ? 4 : 1)
 
-/* out[r][0..VL * vectors) = gain * the scores of queries q[r] for the keys in a panel (dim, W). */
+/* out[r][from..from + VL * vectors) = gain * the scores of queries q[r] for the keys in a panel (dim, W). out also
+ * holds the sum of the classes so far: there are no registers for it. */
 FN void NAME(panel_scores)(const int rows, const int vectors, const float * const * q, int64_t dim, const float * panel,
                            float * const * out, int64_t from, float gain) {
     for (int j = 0; j < CLASSES; ++j) {
@@ -125,7 +127,7 @@ FN void NAME(panel_scores)(const int rows, const int vectors, const float * cons
     }
 }
 
-/* The same for `cols` keys in panels one behind the other. */
+/* The same for `cols` keys in panels one behind the other. Rows of scores have room for a multiple of VL. */
 FN void NAME(scores)(const int rows, const float * const * q, int64_t dim, const float * panels, int64_t cols,
                      float * const * out, float gain) {
     for (int64_t from = 0; from < cols; from += W, panels += W * dim) {
@@ -138,7 +140,7 @@ FN void NAME(scores)(const int rows, const float * const * q, int64_t dim, const
 }
 
 /* Scores of at most DOT_ROWS queries for keys that are not in panels: floats or half floats at keys[0], keys[1] and so
- * on. dim: a multiple of VL. KEYS keys at a time: `keys` goes on up to a multiple of it, and rows of scores have room.
+ * on. dim: a multiple of VL. KEYS keys at a time: `keys` is padded to a multiple of it, and rows of scores have room.
  * run: prefetches the next keys and values; NULL if they were prefetched already. A vector holds four elements of each
  * of VL / 4 keys. */
 FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, int64_t dim, const char * const * keys,
