@@ -38,7 +38,7 @@ class _List:
     """The position after the last one."""
 
     positions: Array | None = None
-    """Of the cells from ``skipped`` on, if they do not follow each other; the list is then made again for each graph."""
+    """Of the cells from ``skipped`` on, if they do not follow each other; each graph then makes the list again."""
 
     def index(self, position: int) -> int:
         """Return the index of the first cell at this position or later."""
