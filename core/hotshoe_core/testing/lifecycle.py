@@ -176,7 +176,7 @@ class LifecycleConformance(MemoryConformance):
         check(one.compute({x1: numbers(4)}).read(y1), numbers(4))
 
     def test_a_weight_can_be_an_output_of_several_contexts(self) -> None:
-        weight = load(self.backend)
+        weight = load(self.backend, use="take")
         for _ in range(2):
             ctx, x, y = product(self.backend, weight)
             ctx.forward(weight).compute({x: numbers(1)})
@@ -307,7 +307,7 @@ class LifecycleConformance(MemoryConformance):
         state = self.backend.state((5, 4), DType.F32, "rows")
         ctx = self.backend.new_context()
         at, rows = ctx.input("at", (2,), I32), ctx.input("rows", (2, 4))
-        picked = load(self.backend).take(ctx.input("ids", (1,), I32))
+        picked = load(self.backend, use="take").take(ctx.input("ids", (1,), I32))
         ctx.forward(picked, state.set_rows(at, rows))
         fine = {at: [0, 1], rows: np.zeros((2, 4)), ctx.inputs["ids"]: [3]}
         ctx.compute(fine)

@@ -22,10 +22,10 @@ ABSURD = (2**20, 2**28)
 """A shape that F32 needs 2^50 bytes for: more than any machine has, and more than a 47-bit address space."""
 
 
-def load(backend: Backend, name: str = "w", layer: int = -1, values: Array = WEIGHT) -> Tensor:
-    """``values`` as a weight of the backend."""
+def load(backend: Backend, name: str = "w", layer: int = -1, values: Array = WEIGHT, use: str = "linear") -> Tensor:
+    """``values`` as a weight of the backend. use: the op that reads it."""
     data = values.reshape(-1).view(np.uint8)
-    return backend.load([WeightData(name, values.shape, DType.F32, data, ("linear", "take"), layer)])[name]
+    return backend.load([WeightData(name, values.shape, DType.F32, data, (use,), layer)])[name]
 
 
 def product(backend: Backend, weight: Tensor, n: int = 2) -> tuple[Context, Tensor, Tensor]:
