@@ -74,7 +74,7 @@ class Plain(nn.Attention):
 def test_attention_with_soft_cap_and(extra: str) -> None:
     attention, n = Plain(Heads(), layer=0), 5
     choose(attention, "attn_q", "attn_k", "attn_v")
-    given = {} if extra == "nothing" else {extra: values(4)}
+    given = {} if extra == "nothing" else {extra: np.abs(values(4))}  # slopes are above 0
     w = fill(attention, **given)
     x, positions = values(n, 12), np.arange(n, dtype=np.int32)
     mask = np.triu(np.full((n, n), -np.inf, np.float32), 1)
