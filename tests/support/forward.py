@@ -14,8 +14,9 @@ import numpy as np
 
 import hotshoe
 from hotshoe.families import find_model
-from hotshoe.kvcache import AttentionSpec, UncachedView
+from hotshoe.kvcache import AttentionSpec
 from hotshoe.kvcache.spec import Part, parts_of, per_layer, storing_part
+from hotshoe.kvcache.views import AttendingView
 from hotshoe.nn import bind
 from hotshoe.nn.batch import Batch
 from hotshoe.tasks import Task
@@ -27,10 +28,8 @@ __all__ = ["Forward"]
 Array = np.ndarray[Any, Any]
 
 
-class _Attention:
+class _Attention(AttendingView):
     """Keys and values of one text; those before this step are inputs."""
-
-    attend = UncachedView.attend
 
     def __init__(self, ctx: Any, i: Part, spec: AttentionSpec, n: int, past: dict[str, Array]) -> None:
         self.ctx, self.i, self.spec, self.past = ctx, i, spec, past

@@ -118,7 +118,9 @@ class CacheConfig:
     """Whether caches give attention lists of cells (``cached_attention``) instead of masks over all cells.
 
     Set it if the backend has ``cached_attention`` natively: decomposed, it copies the keys of all lists. Where a cache
-    has many texts, lists are shorter than masks, and a text's results can be independent of the other texts.
+    has many texts, lists are shorter than masks, and a text's results can be independent of the other texts. Lists
+    begin at positions that are multiples of 512: if the steps of your sums divide it, a window that moves does not
+    change their order.
     """
 
     @staticmethod

@@ -165,7 +165,7 @@ def cached_attention(
     scale: float,
     softcap: float = 0.0,
 ) -> Tensor:
-    """Like ``attention``, but each query gets the cells that it reads from a list, not from a mask.
+    """Like ``attention``, but each query gets the cells that it reads from a list, not from a mask (paged attention).
 
     Shapes: q (n, heads, dim), k (m, kv_heads, dim), v (m, kv_heads, v_dim), cells (l,) and ranges (n, 3), both of
     integers; gives (n, heads, v_dim). Row i of ranges is ``list, start, stop``, with ``0 <= list <= start <= stop <=

@@ -158,10 +158,14 @@ class Cells:
         self._allocated: Array | None = None  # the cells of a graph that is not committed yet
         self._next: dict[int, int] = {}  # by slot: the cell after its newest one
         self._end = 0  # all cells from it on are free
-        self._rows: dict[int, _Row] = {}  # by slot
-        self.lists: dict[int, Any] = {}
-        """What CellLists keeps of each slot, until its cells change."""
+        self._kept: list[dict[int, Any]] = []
+        self._rows: dict[int, _Row] = self.keep()
         self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
+
+    def keep(self) -> dict[int, Any]:
+        """Return a dict for what is derived of each slot: an entry is removed when cells of its slot change."""
+        self._kept.append({})
+        return self._kept[-1]
 
     @cached_property
     def positions(self) -> Array:
@@ -273,8 +277,8 @@ class Cells:
             self.members[:, self._allocated] = 0
             self._tidy()
             self._allocated = None
-            self._rows.clear()
-            self.lists.clear()
+            for kept in self._kept:
+                kept.clear()
             self._next.clear()
 
     def write_mask(self, mask: Array, positions: Array, slots: Array, spans: tuple[Array, Array] | None = None) -> None:
@@ -421,8 +425,8 @@ class Cells:
 
     def _forget(self, slot: int) -> None:
         """Forget what is kept of a slot whose cells change."""
-        self._rows.pop(slot, None)
-        self.lists.pop(slot, None)
+        for kept in self._kept:
+            kept.pop(slot, None)
         self._next.pop(slot, None)
 
     def slots_sharing(self, slot: int, start: int) -> SlotBits:

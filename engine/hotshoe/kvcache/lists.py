@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["CellLists"]
 
 _ALIGNED = 512
-"""Lists begin at positions that are multiples of this. A backend's sums have steps that divide it, so that a window
-which moves does not change their order."""
+"""Lists begin at positions that are multiples of this, as ``CacheConfig.reads_lists`` says."""
 
 Array = np.ndarray[Any, Any]
 
@@ -68,6 +67,7 @@ class CellLists:
 
     def __init__(self, cells: Cells, padding: int, per_octave: int, n_sequences: int) -> None:
         self._cells = cells
+        self._lists: dict[int, _List] = cells.keep()
         self._n_sequences = n_sequences
         self._padding = padding
         self._per_octave = per_octave
@@ -133,11 +133,11 @@ class CellLists:
 
     def _list_of(self, slot: int, cells: Array, positions: Array) -> _List:
         """Return the list of a slot, with its new cells at these positions."""
-        kept = self._cells.lists.get(slot)
+        kept = self._lists.get(slot)
         first, n = int(positions[0]), len(positions)
         # a list goes on only if its positions follow each other, and the new ones follow them
         if kept is None or kept.positions is not None or kept.end != first or int(positions[-1]) != first + n - 1:
-            kept = self._cells.lists[slot] = self._new_list(slot)
+            kept = self._lists[slot] = self._new_list(slot)
         else:
             kept.append(cells)
         return kept

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend, CacheConfig, Context
 
 __all__ = [
+    "AttendingView",
     "CellInputs",
     "KeyValueView",
     "SharedView",
@@ -34,7 +35,7 @@ Array = np.ndarray[Any, Any]
 class CellInputs:
     """The inputs of a graph for one kind of cells; layers of the same reach share them.
 
-    size: how many cells the graph sees, or how many its lists name. n_cells: how many there are. config: says the
+    size: how many cells the graph sees; with lists, how many they name: then it may see all n_cells. config: says the
     types, and whether there are lists. on_mask: called when a layer asks for the mask or for positions.
     """
 
@@ -54,9 +55,7 @@ class CellInputs:
         """(n,): the cell of each row."""
 
         self.lists: tuple[Tensor, Tensor] | None = None
-        """The cells (l,) and ranges (n, 3) of ``cached_attention``, if the backend reads lists."""
-
-        self.size = n_cells if config.reads_lists else size
+        self.n_seen = n_cells if config.reads_lists else size
         if config.reads_lists:
             cells = ctx.input(f"cache.lists.{name}", (size,), DType.I32)
             self.lists = cells, ctx.input(f"cache.ranges.{name}", (n_rows, 3), DType.I32)
@@ -65,16 +64,51 @@ class CellInputs:
     def mask(self) -> Tensor:
         """(n, m): what each row attends to."""
         self._on_mask()
-        return self._ctx.input(f"cache.mask.{self._name}", (self.cells.shape[0], self.size), self._mask_dtype)
+        return self._ctx.input(f"cache.mask.{self._name}", (self.cells.shape[0], self.n_seen), self._mask_dtype)
 
     @functools.cached_property
     def positions(self) -> Tensor:
         """(m,) I32: the position of the token in each cell. An input only of graphs whose model reads it."""
         self._on_mask()
-        return self._ctx.input(f"cache.positions.{self._name}", (self.size,), DType.I32)
+        return self._ctx.input(f"cache.positions.{self._name}", (self.n_seen,), DType.I32)
 
 
-class KeyValueView:
+class AttendingView:
+    """Attention by a mask, or by lists of cells. A subclass has ``mask`` and ``cell_positions``: see AttentionView."""
+
+    both_sides = False
+    """Whether tokens see later ones, too, so that distances (ALiBi) count in both directions."""
+
+    @property
+    def lists(self) -> tuple[Tensor, Tensor] | None:
+        """The cells (l,) and ranges (n, 3) of ``cached_attention``, if the backend reads lists."""
+        return None
+
+    def attend(
+        self: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        slopes: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        if slopes is not None and positions is None:
+            raise GraphError("view.attend got slopes and no positions", hint="pass positions=batch.positions")
+        if self.lists is not None:
+            return ops.cached_attention(q, k, v, *self.lists, sinks, slopes, scale=scale, softcap=softcap)
+        mask = self.mask
+        if slopes is not None and positions is not None:
+            rows = positions.cast(DType.F32).reshape(-1, 1)  # (n, 1)
+            distances = slopes.reshape(-1, 1, 1) * (self.cell_positions.cast(DType.F32) - rows)  # (heads, n, m)
+            mask = mask + (-distances.abs() if self.both_sides else distances)
+        return ops.attention(q, k, v, mask, sinks, scale=scale, softcap=softcap)
+
+
+class KeyValueView(AttendingView):
     """The AttentionView of one layer of a CausalCache."""
 
     def __init__(
@@ -87,6 +121,10 @@ class KeyValueView:
         self._keys = keys
         self._values = values
         self._all: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def lists(self) -> tuple[Tensor, Tensor] | None:
+        return self._inputs.lists
 
     @property
     def mask(self) -> Tensor:
@@ -115,35 +153,19 @@ class KeyValueView:
             self._all = all_k, self._put(self._values, v)
         return self._all
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        sinks: Tensor | None = None,
-        *,
-        scale: float,
-        softcap: float = 0.0,
-        slopes: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        if self._inputs.lists is not None:
-            _require_positions(slopes, positions)
-            return ops.cached_attention(q, k, v, *self._inputs.lists, sinks, slopes, scale=scale, softcap=softcap)
-        mask = _with_distances(self, slopes, positions, both_sides=False)
-        return ops.attention(q, k, v, mask, sinks, scale=scale, softcap=softcap)
-
     def read(self) -> tuple[Tensor, Tensor]:
         return _updated(self._all, f"layer {self._layer}")
 
     def _put(self, state: Tensor, rows: Tensor) -> Tensor:
         new = state.set_rows(self._inputs.cells, rows.reshape(rows.shape[0], -1))
         self._ctx.update(state, new)
-        return new[: self._inputs.size].reshape(self._inputs.size, *rows.shape[1:])
+        return new[: self._inputs.n_seen].reshape(self._inputs.n_seen, *rows.shape[1:])
 
 
-class UncachedView:
+class UncachedView(AttendingView):
     """An AttentionView without a cache, for a batch of whole texts. The mask broadcasts to (b, heads, n, n)."""
+
+    both_sides = True
 
     def __init__(self, mask: Tensor, positions: Tensor, v_in_k: int = 0) -> None:
         self.mask = mask
@@ -159,21 +181,6 @@ class UncachedView:
             v = k[..., : self._v_in_k]
         self._all = k, v
         return self._all
-
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        sinks: Tensor | None = None,
-        *,
-        scale: float,
-        softcap: float = 0.0,
-        slopes: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        mask = _with_distances(self, slopes, positions, both_sides=True)
-        return ops.attention(q, k, v, mask, sinks, scale=scale, softcap=softcap)
 
     def read(self) -> tuple[Tensor, Tensor]:
         return _updated(self._all, "the layer")
@@ -205,22 +212,6 @@ class SharedView:
 
     def read(self) -> tuple[Tensor, Tensor]:
         return self._stored.read()
-
-
-def _with_distances(view: AttentionView, slopes: Tensor | None, positions: Tensor | None, both_sides: bool) -> Tensor:
-    """The mask, with lower scores for distant positions if there are slopes (ALiBi): (n, m) or (heads, n, m)."""
-    if slopes is None:
-        return view.mask
-    _require_positions(slopes, positions)
-    assert positions is not None
-    rows = positions.cast(DType.F32).reshape(-1, 1)  # (n, 1)
-    distances = slopes.reshape(-1, 1, 1) * (view.cell_positions.cast(DType.F32) - rows)  # (heads, n, m)
-    return view.mask + (-distances.abs() if both_sides else distances)
-
-
-def _require_positions(slopes: Tensor | None, positions: Tensor | None) -> None:
-    if slopes is not None and positions is None:
-        raise GraphError("view.attend got slopes and no positions", hint="pass positions=batch.positions")
 
 
 def _updated(stored: tuple[Tensor, Tensor] | None, what: str) -> tuple[Tensor, Tensor]:

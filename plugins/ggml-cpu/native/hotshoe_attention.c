@@ -450,7 +450,7 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     struct job job = {.dst = dst, .q = dst->src[0], .k = dst->src[1], .v = dst->src[2]};
     int source = 3;
     job.mask = params->has_mask ? dst->src[source++] : NULL;
-    job.n_listed = params->has_ranges ? dst->src[source]->ne[0] : job.k->ne[2];
+    job.n_listed = params->has_ranges ? dst->src[source]->ne[0] : 0;
     job.cells = params->has_ranges ? dst->src[source++]->data : NULL;
     job.ranges = params->has_ranges ? dst->src[source++] : NULL;
     job.slopes = params->has_slopes ? dst->src[source++]->data : NULL;

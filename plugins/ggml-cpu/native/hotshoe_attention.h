@@ -6,6 +6,7 @@
 #include "hotshoe_kernels.h"
 
 enum {
+    HOTSHOE_MAX_HEAD = 576,     /* elements of a head: DeepSeek's latent attention has 512, and 64 that rotate */
     HOTSHOE_KEY_PART = 512,     /* keys of a part: see hotshoe_attention */
     HOTSHOE_MAX_TEXTS = 4 << 10 /* the most lists, or batch elements, of a call */
 };

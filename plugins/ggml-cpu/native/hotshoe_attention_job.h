@@ -17,7 +17,7 @@
 #endif
 
 enum {
-    MAX_DIM = 576,             /* DeepSeek's latent attention: 512, and 64 that rotate */
+    MAX_DIM = HOTSHOE_MAX_HEAD,
     MAX_TILES = 64,            /* tiles of a run: the limit for what it stores of each row */
     MAX_ROWS = 8,              /* of a tile */
     CHUNK = 32,                /* hidden keys are skipped in multiples of this; a multiple of each panel */
@@ -52,7 +52,7 @@ struct job {
     struct ggml_tensor * dst;
     const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
     const int32_t * cells;                      /* the cell of each key; NULL if key i is in cell i */
-    int64_t n_listed;                           /* keys of all lists */
+    int64_t n_listed;                           /* with cells: their number */
     const struct ggml_tensor * ranges;          /* with cells: what each query reads */
     const float *sinks, *slopes;                /* may be NULL */
     float scale, softcap;
@@ -140,6 +140,12 @@ ALWAYS_INLINE const char * mask_row(const struct ggml_tensor * mask, int64_t m, 
            (mask->ne[2] > 1 ? h * mask->nb[2] : 0) + (mask->ne[3] > 1 ? batch * mask->nb[3] : 0);
 }
 
+/* The mask from column m on for row `row` of a head. */
+ALWAYS_INLINE const char * mask_row_of(const struct run * run, int64_t m, int64_t kv_head, int64_t row) {
+    const int64_t group = run->job->group;
+    return mask_row(run->job->mask, m, run->first_query + row / group, kv_head * group + row % group, run->batch);
+}
+
 /* Whether the mask hides all keys in [from, to), at most MAX_STEP. */
 static int all_hidden(const struct ggml_tensor * mask, const char * row, int64_t from, int64_t to) {
     return memcmp(row + from * mask->nb[0],
@@ -176,12 +182,6 @@ static int64_t count_seen(const struct ggml_tensor * mask, const char * row, int
         n += bits != 0xFF800000;
     }
     return n;
-}
-
-/* The same for row `row` of a head. */
-ALWAYS_INLINE const char * mask_row_of(const struct run * run, int64_t m, int64_t kv_head, int64_t row) {
-    const int64_t group = run->job->group;
-    return mask_row(run->job->mask, m, run->first_query + row / group, kv_head * group + row % group, run->batch);
 }
 
 /* What a tile of a head sees, by the ranges of its queries, of `cols` keys from m on. */

@@ -404,8 +404,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             NAME(addresses)(key_at, from, key_stride, of_keys, n_seen);
             for (int p = 0; p < passes; ++p) {
                 const int r = count * p / passes, rows = count * (p + 1) / passes - r;
-                NAME(dot_tiles)
-                [is_f16][rows](q_rows + r, dim_pad, key_at, n_seen, score_rows + r, job->scale, p == 0 ? run : NULL);
+                const NAME(dots_fn) dots = NAME(dot_tiles)[is_f16][rows];
+                dots(q_rows + r, dim_pad, key_at, n_seen, score_rows + r, job->scale, p == 0 ? run : NULL);
             }
             const float * last_whole = NULL; /* the mask of the row before */
             for (int r = 0; r < count && visible != NULL; ++r) {
@@ -442,9 +442,9 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
                  cells != NULL ? value_rows : value_rows + (key + skipped) * value_stride, value_stride, out, v_dim,
                  old, gain);
         } else {
-            NAME(tiles)
-            [count](weights, n, visible, value_rows + (key + skipped) * value_stride, value_stride,
-                    cols * W * sizeof(float), out, v_dim, old, gain);
+            const NAME(tile_fn) sums = NAME(tiles)[count];
+            sums(weights, n, visible, value_rows + (key + skipped) * value_stride, value_stride,
+                 cols * W * sizeof(float), out, v_dim, old, gain);
         }
         run->begun[in_run] = 1;
     }

@@ -23,7 +23,6 @@ from hotshoe_ggml.cpu.packed import (
     linear_params,
     multiplies_stored,
 )
-from hotshoe_ggml.lowering.attention import MAX_HEAD, MAX_TEXTS
 from hotshoe_ggml.lowering.builder import Builder, Fusion, Ptr, ReadOperand
 from hotshoe_ggml.lowering.table import LOWERINGS
 from hotshoe_ggml.memory.layouts import Layout
@@ -230,7 +229,7 @@ class CpuBuilder(Builder):
         """
         if not (_is_readable(q) and all(_is_readable(t, cache_types()) for t in (k, v))):
             return None
-        if max(q.ne[0], v.ne[0]) > MAX_HEAD or q.ne[3] > MAX_TEXTS:
+        if max(q.ne[0], v.ne[0]) > kernels().HOTSHOE_MAX_HEAD or q.ne[3] > kernels().HOTSHOE_MAX_TEXTS:
             return None
         if mask is not None:
             wanted = (q.ne[2], q.ne[1], q.ne[3])  # the rows, heads and batch of the scores

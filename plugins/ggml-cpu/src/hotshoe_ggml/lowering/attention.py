@@ -6,14 +6,8 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.lowering.builder import Builder, Ptr
 from hotshoe_ggml.lowering.table import always, indices_are_i32, lowers
-from hotshoe_ggml.native import ffi
+from hotshoe_ggml.native import ffi, kernels
 from hotshoe_ggml.native.context import extents
-
-MAX_HEAD = 576
-"""Elements of the largest head of keys or values that our kernel reads: DeepSeek's latent attention."""
-
-MAX_TEXTS = 4096
-"""The most lists of a call of our kernel."""
 
 
 def _can_rotate(node: Tensor) -> bool:
@@ -85,9 +79,10 @@ def _attention(
 
 
 def _reads_lists(node: Tensor) -> bool:
-    """Whether the CPU's kernel reads these heads and lists."""
+    """Whether our kernel reads these heads and lists."""
     q, v, cells, ranges = (node.source(i) for i in (0, 2, 3, 4))
-    fits = q.shape[0] <= MAX_TEXTS and max(q.shape[-1], v.shape[-1]) <= MAX_HEAD
+    limits = kernels()
+    fits = q.shape[0] <= limits.HOTSHOE_MAX_TEXTS and max(q.shape[-1], v.shape[-1]) <= limits.HOTSHOE_MAX_HEAD
     return fits and cells.dtype is ranges.dtype is DType.I32
 
 
