@@ -91,12 +91,15 @@ def test_other_settings_are_refused(tmp_path: Path, setting: str, value: Any) ->
         convert(made.folder, tmp_path / "encoder.gguf", "f32", projector=True)
 
 
-def test_settings_of_the_text_may_be_those_of_the_whole_model(tmp_path: Path) -> None:
-    made = MadeTower("paddleocr", ROWS["paddleocr"], tmp_path)
+# as Qwen2-VL, Qwen2.5-VL and PaddleOCR-VL were published
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "paddleocr"])
+@pytest.mark.parametrize("left", [{}, {"text_config": None}])
+def test_settings_of_the_text_may_be_those_of_the_whole_model(tmp_path: Path, name: str, left: dict[str, None]) -> None:
+    made = MadeTower(name, ROWS[name], tmp_path)
     expected = made.path, made.file()
     config = json.loads((made.folder / "config.json").read_text())
     flat = config | {name: value for name, value in config.pop("text_config").items() if name != "model_type"}
-    (made.folder / "config.json").write_text(json.dumps(flat | {"text_config": None}))
+    (made.folder / "config.json").write_text(json.dumps(flat | left))
     text = convert(made.folder, tmp_path / "text.gguf", "f32")
     encoder = convert(made.folder, tmp_path / "encoder.gguf", "f32", projector=True)
     assert (digests(text), family_keys(text)) == (digests(expected[0]), family_keys(expected[0]))

@@ -22,14 +22,18 @@ types, writes the file and reports errors. Converters are found by entry point, 
 Converters can import from here:
 
 - ``Checkpoint``: the folder. ``integer``, ``number``, ``biases`` and ``require`` read config.json; ``text`` is the
-  text model of one that also reads images; ``refusal`` and ``invalid`` make errors that name it.
-- ``make_layout``: makes the FileLayout. ``Rules``: what differs between the checkpoint's tensors and the model's.
-  ``Recipe``, ``plus``, ``interleave``, ``from_groups``, ``minus_exp``: how a tensor is made. ``Array``: the type of its
-  values.
+  text model of one that also reads pictures; ``refusal`` and ``invalid`` make errors that name it.
+- ``make_layout``: makes the FileLayout. ``Rules``: what differs between the checkpoint's tensors and the model's;
+  ``Names`` is the type of its table. ``Recipe``, ``plus``, ``interleave``, ``from_groups``, ``minus_exp``: how a tensor
+  is made. ``Array``: the type of its values.
 - ``ModelSizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``refuse_quantized``: for text models. ``expert_keys`` and
   ``mixture_keys``: for those with experts. ``windowed_layers`` and ``window_keys``: for those with a sliding window in
   some layers.
 - ``tokenizer_metadata``, ``wordpiece_metadata``: read tokenizer files.
+- ``make_tower_layout``, ``tower_keys`` and ``audio_keys``: for encoders of pictures and sounds. ``read_preprocessor``,
+  ``processor_count``, ``processor_edge`` and ``expect_of_processor`` read how pictures are processed;
+  ``refuse_other_theta`` checks the base of their RoPE.
+- ``Settings``: the content of config.json, or a part of it, for a converter that completes it.
 - ``FileLayout``, ``TensorLayout``: what is written, for a converter that does without ``make_layout``. A metadata value
   gets the GGUF type of its Python type.
 """
@@ -45,14 +49,31 @@ if TYPE_CHECKING:
     from hotshoe.convert._layout import FileLayout, TensorLayout
     from hotshoe.convert._match import Array, Recipe, Rules, from_groups, interleave, minus_exp, plus
     from hotshoe.convert._mixture import expert_keys, mixture_keys, window_keys, windowed_layers
+    from hotshoe.convert._names import Names
     from hotshoe.convert._rope import Rope, read_rope
     from hotshoe.convert._schema import make_layout
+    from hotshoe.convert._settings import Settings
     from hotshoe.convert._sizes import ModelSizes, read_sizes, refuse_quantized
     from hotshoe.convert._tokens import tokenizer_metadata
-    from hotshoe.convert._tower import audio_keys, make_tower_layout, read_preprocessor, tower_keys
+    from hotshoe.convert._tower import (
+        audio_keys,
+        expect_of_processor,
+        make_tower_layout,
+        processor_count,
+        processor_edge,
+        read_preprocessor,
+        refuse_other_theta,
+        tower_keys,
+    )
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
 __all__ = [
+    "refuse_other_theta",
+    "processor_edge",
+    "processor_count",
+    "expect_of_processor",
+    "Settings",
+    "Names",
     "Array",
     "Checkpoint",
     "FileLayout",
@@ -92,11 +113,22 @@ _MODULES = {
     "_layout": ("FileLayout", "TensorLayout"),
     "_match": ("Array", "Recipe", "Rules", "from_groups", "interleave", "minus_exp", "plus"),
     "_mixture": ("expert_keys", "mixture_keys", "window_keys", "windowed_layers"),
+    "_names": ("Names",),
     "_rope": ("Rope", "read_rope"),
     "_schema": ("make_layout",),
+    "_settings": ("Settings",),
     "_sizes": ("ModelSizes", "read_sizes", "refuse_quantized"),
     "_tokens": ("tokenizer_metadata",),
-    "_tower": ("audio_keys", "make_tower_layout", "read_preprocessor", "tower_keys"),
+    "_tower": (
+        "audio_keys",
+        "expect_of_processor",
+        "make_tower_layout",
+        "processor_count",
+        "processor_edge",
+        "read_preprocessor",
+        "refuse_other_theta",
+        "tower_keys",
+    ),
     "_wordpiece": ("wordpiece_metadata",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

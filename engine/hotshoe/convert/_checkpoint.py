@@ -23,6 +23,12 @@ __all__ = ["REQUIRED", "Checkpoint", "open_checkpoint", "open_weights"]
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _MAX_DEPTH = 32  # of config.json; those of published models have fewer than 8
+# how the names of tensors begin that are not the text model's, perhaps after "model."
+_OTHER_PARTS = (
+    *("vision_", "visual.", "audio_", "embed_vision.", "embed_audio."),  # encoders
+    *("multi_modal_projector.", "projector.", "connector.", "aligner.", "merger.", "mlp1.", "mlp_AR."),
+    *("vqmodel.", "generation_"),  # what draws pictures
+)
 REQUIRED = object()  # the default of settings that have none
 
 
@@ -46,17 +52,18 @@ class Checkpoint:
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else None
 
-    def text(self, *others: str) -> Checkpoint:
-        """The text model of a checkpoint that also reads images or sound: what ``text_config`` says, and its tensors.
+    def text(self) -> Checkpoint:
+        """The text model of a checkpoint that may also read pictures or sounds: its settings, and its tensors.
 
-        others: starts of the names of all other tensors.
+        Settings that ``text_config`` or ``llm_config`` holds replace those of the whole model.
         """
-        inner = self.config.get("text_config")
-        if inner is None:
-            return self
+        key = "llm_config" if "llm_config" in self.config else "text_config"
+        inner = self.config.get(key)
+        inner = {} if inner is None else inner
         if not isinstance(inner, dict):
-            raise self.invalid("text_config", inner, "an object")
+            raise self.invalid(key, inner, "an object")
         config = Settings(self.config | inner | {"architectures": self.config.get("architectures")})
+        others = tuple(start + part for start in ("", "model.") for part in _OTHER_PARTS)
         tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
         return replace(self, config=config, tensors=tensors)
 

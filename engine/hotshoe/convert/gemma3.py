@@ -1,40 +1,31 @@
-"""Convert Gemma 3: norms that add 1 to their weights, layers with a sliding window or with none, and its SigLIP."""
+"""Convert Gemma 3: norms that add 1 to their weights, layers with a sliding window or with none."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 from hotshoe.convert import (
     Checkpoint,
     FileLayout,
-    Recipe,
     Rules,
+    Settings,
     make_layout,
-    make_tower_layout,
     plus,
     read_rope,
     read_sizes,
-    tower_keys,
 )
-from hotshoe.convert._names import Names
-from hotshoe.convert._settings import Settings
-from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
-from hotshoe.convert._tower import read_preprocessor
 
-__all__ = ["describe", "describe_gemma3", "describe_tower"]
+__all__ = ["describe", "describe_gemma3"]
 
-_OTHERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 _DEFAULTS = {"num_attention_heads": 8, "vocab_size": 262_208, "max_position_embeddings": 131_072}
-_POOL = 4  # patches on each side that become one row: the default of readers
 _PATTERN = 6  # every sixth layer is global: the default of readers
 _NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm", "output_norm")
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint = checkpoint.text(*_OTHERS)
+    checkpoint = checkpoint.text()
     # what config.json leaves out for models that also read images
     checkpoint = replace(checkpoint, config=Settings(_DEFAULTS | checkpoint.config))
     checkpoint.expect(use_bidirectional_attention=False)
@@ -66,28 +57,6 @@ def describe_gemma3(checkpoint: Checkpoint, arch: str, more: dict[str, Any] | No
         recipes={f"{name}.weight": plus(1.0) for name in _NORMS},
     )
     return make_layout(checkpoint, arch, keys | rope.keys() | (more or {}), rules, vocab=sizes.vocab, tied=True)
-
-
-def describe_tower(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the encoder of pictures. Raises as ``describe`` does."""
-    vision = checkpoint.vision(*(f"{start}vision_model." for start in _OTHERS), *_OTHERS)
-    vision.expect(hidden_act="gelu_pytorch_tanh")
-    if read_preprocessor(checkpoint).get("do_pan_and_scan"):
-        raise checkpoint.refusal("do_pan_and_scan is true; a file cannot say that pictures are cut")
-    keys = tower_keys(checkpoint, vision)
-    keys |= {"use_gelu": True, "vision.attention.layer_norm_epsilon": vision.number("layer_norm_eps", 1e-6)}
-    side = keys["vision.image_size"] // keys["vision.patch_size"]
-    pool = side // max(1, math.isqrt(checkpoint.integer("mm_tokens_per_image", 256)))
-    if pool != _POOL:
-        keys["vision.projector.scale_factor"] = pool
-    names: Names = {"mm_input_projection_weight": "mm.input_projection", "mm_soft_emb_norm": "mm.soft_emb_norm"}
-    recipes = {
-        "mm.soft_emb_norm.weight": plus(1.0),
-        "v.patch_embd.weight": Recipe(full_precision=True),
-        "mm.input_projection.weight": Recipe(full_precision=False),
-    }
-    rules = Rules(names=SIGLIP_NAMES | names, recipes=recipes, required=SIGLIP_BIASES, ignored=("head.",))
-    return make_tower_layout(checkpoint, vision, "gemma3", keys, rules)
 
 
 def _pattern(checkpoint: Checkpoint) -> int:

@@ -8,18 +8,26 @@ from statistics import NormalDist
 
 import numpy as np
 
-from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, make_layout, read_rope, read_sizes, windowed_layers
-from hotshoe.convert._settings import Settings
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Recipe,
+    Rules,
+    Settings,
+    make_layout,
+    read_rope,
+    read_sizes,
+    windowed_layers,
+)
 
 __all__ = ["describe"]
 
-_OTHERS = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
 _TABLES = {"token_embd": "embed_tokens", "per_layer_token_embd": "embed_tokens_per_layer"}
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint = checkpoint.text(*_OTHERS)
+    checkpoint = checkpoint.text()
     ff = checkpoint.config.get("intermediate_size", 16_384)
     if isinstance(ff, list) and ff:
         checkpoint = replace(checkpoint, config=Settings(checkpoint.config | {"intermediate_size": ff[0]}))

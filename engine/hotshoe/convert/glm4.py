@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from hotshoe.convert import Array, Checkpoint, FileLayout, Recipe, Rules, glm4v, make_layout, read_rope, read_sizes
+from hotshoe.convert import Array, Checkpoint, FileLayout, Recipe, Rope, Rules, make_layout, read_rope, read_sizes
 
-__all__ = ["describe", "describe_chatglm", "describe_vision"]
+__all__ = ["describe", "describe_chatglm", "describe_vision", "section_keys"]
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
@@ -21,10 +23,16 @@ def describe_chatglm(checkpoint: Checkpoint) -> FileLayout:
 
 def describe_vision(checkpoint: Checkpoint) -> FileLayout:
     """Describe the text model of GLM-4.1V or GLM-OCR. Raises as ``describe`` does."""
-    text = checkpoint.text(*glm4v.ENCODERS)
+    text = checkpoint.text()
     if checkpoint.architecture == "GlmOcrForConditionalGeneration":
         text.config["attention_bias"] = False  # config.json does not say it
     return _describe(text, "glm4", head_dim=None)
+
+
+def section_keys(rope: Rope) -> dict[str, Any]:
+    """The key of the sections of M-RoPE; none for checkpoints that read texts only."""
+    stated = rope.settings.get("mrope_section") is not None
+    return {"rope.dimension_sections": rope.sections(interleaved=False)} if stated else {}
 
 
 def _describe(checkpoint: Checkpoint, arch: str, *, head_dim: int | None = 128) -> FileLayout:
@@ -33,7 +41,7 @@ def _describe(checkpoint: Checkpoint, arch: str, *, head_dim: int | None = 128) 
     n_rotated = rope.n_rotated(sizes.head_dim, 0.5)
     # readers of "chatglm" derive the size of heads, unless a file states it
     keys = sizes.keys(heads=arch == "glm4" or sizes.q != sizes.dim)
-    keys |= rope.keys() | {"rope.dimension_count": n_rotated} | glm4v.section_keys(rope)
+    keys |= rope.keys() | {"rope.dimension_count": n_rotated} | section_keys(rope)
     has_bias = checkpoint.config.get("attention_bias", True)
     recipes = {
         f"{name}.{kind}": _separated(n, n_rotated)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hotshoe.convert import (
     Checkpoint,
     FileLayout,
+    Names,
     Recipe,
     Rules,
     expert_keys,
@@ -13,7 +14,6 @@ from hotshoe.convert import (
     read_sizes,
     window_keys,
 )
-from hotshoe.convert._names import Names
 
 __all__ = ["describe"]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, windowed_layers
-from hotshoe.convert._names import Names
+from hotshoe.convert import Checkpoint, FileLayout, Names, Rules, expert_keys, windowed_layers
 from hotshoe.convert.granitemoe import scale_keys
 from hotshoe.convert.llama import describe_llama
 

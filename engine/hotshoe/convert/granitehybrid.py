@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, interleave, make_layout, read_rope, read_sizes
-from hotshoe.convert._names import Names
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Names,
+    Rules,
+    expert_keys,
+    interleave,
+    make_layout,
+    read_rope,
+    read_sizes,
+)
 from hotshoe.convert.granitemoe import EXPERT_NAMES, SHARED_NAMES, scale_keys
 from hotshoe.convert.mamba2 import CONTEXT, mamba2_recipes, refuse_time_step_limit
 

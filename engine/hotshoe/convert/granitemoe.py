@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, interleave, make_layout, read_rope, read_sizes
-from hotshoe.convert._names import Names
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Names,
+    Rules,
+    expert_keys,
+    interleave,
+    make_layout,
+    read_rope,
+    read_sizes,
+)
 
 __all__ = ["EXPERT_NAMES", "SHARED_NAMES", "describe", "scale_keys"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotshoe.convert import Checkpoint, FileLayout, Rope, Rules, make_layout, read_rope, read_sizes
-from hotshoe.convert._names import Names
+from hotshoe.convert import Checkpoint, FileLayout, Names, Rope, Rules, make_layout, read_rope, read_sizes
 
 __all__ = ["NORM_NAMES", "alpha_keys", "describe"]
 

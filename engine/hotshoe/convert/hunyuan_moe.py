@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hotshoe.convert import Checkpoint, FileLayout, Rules, make_layout, read_rope, read_sizes
-from hotshoe.convert._names import Names
+from hotshoe.convert import Checkpoint, FileLayout, Names, Rules, make_layout, read_rope, read_sizes
 from hotshoe.convert.hunyuan_dense import NORM_NAMES, alpha_keys
 
 __all__ = ["describe"]

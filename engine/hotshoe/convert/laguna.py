@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from hotshoe.convert import Checkpoint, FileLayout, Rules, make_layout, mixture_keys, read_rope, read_sizes, window_keys
-from hotshoe.convert._names import Names
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Names,
+    Rules,
+    make_layout,
+    mixture_keys,
+    read_rope,
+    read_sizes,
+    window_keys,
+)
 
 __all__ = ["describe"]
 

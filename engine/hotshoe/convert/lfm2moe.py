@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, make_layout, read_rope, read_sizes
-from hotshoe.convert._names import Names
+from hotshoe.convert import Checkpoint, FileLayout, Names, Rules, expert_keys, make_layout, read_rope, read_sizes
 from hotshoe.convert.lfm2 import layer_keys
 
 __all__ = ["describe"]

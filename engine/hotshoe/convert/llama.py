@@ -1,4 +1,4 @@
-"""Convert Llama, Mistral and SmolVLM, which GGUF calls "llama", and SmolVLM's encoder of pictures."""
+"""Convert Llama, Mistral and the text model of SmolVLM, which GGUF calls "llama"."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from typing import Any
 from hotshoe.convert import (
     Checkpoint,
     FileLayout,
-    Recipe,
     Rules,
     interleave,
     make_layout,
-    make_tower_layout,
     read_rope,
     read_sizes,
-    tower_keys,
 )
-from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
-from hotshoe.convert._tower import processor_edge, read_preprocessor
 
-__all__ = ["describe", "describe_llama", "describe_smolvlm", "describe_smolvlm_tower"]
+__all__ = ["describe", "describe_llama", "describe_smolvlm"]
 
 _MISTRAL_KV_HEADS = 8  # default of num_key_value_heads in transformers' MistralConfig
 
@@ -72,39 +67,8 @@ def describe_llama(
     return make_layout(checkpoint, arch, keys | more | rope.keys(), rules, vocab=sizes.vocab, tied=tied)
 
 
-_VISION, _CONNECTOR = "model.vision_model.", "model.connector."
-
-
 def describe_smolvlm(checkpoint: Checkpoint) -> FileLayout:
     """Describe the text model of SmolVLM and Idefics3. Raises as ``describe`` does."""
-    text = checkpoint.text(_VISION, _CONNECTOR)
+    text = checkpoint.text()
     tensors = {name.replace("model.text_model.", "model.", 1): tensor for name, tensor in text.tensors.items()}
     return describe_llama(replace(text, tensors=tensors), None, {})
-
-
-def describe_smolvlm_tower(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the encoder of SmolVLM and Idefics3. Raises as ``describe`` does."""
-    vision = checkpoint.vision(_VISION, _CONNECTOR)
-    # what config.json leaves out
-    for name, value in (("hidden_size", 1152), ("num_attention_heads", 16), ("intermediate_size", 3072)):
-        vision.config.setdefault(name, value)
-    vision.expect(hidden_act="gelu_pytorch_tanh")
-    processor, keys = read_preprocessor(checkpoint), tower_keys(checkpoint, vision)
-    image_size = keys["vision.image_size"]
-    if not processor.get("do_image_splitting", True):
-        raise checkpoint.refusal("do_image_splitting is false; a file cannot say that pictures are not cut")
-    if processor_edge(checkpoint, processor, "max_image_size", "longest_edge") not in (None, image_size):
-        raise checkpoint.refusal(f"max_image_size is not image_size, {image_size}; a file has one of them")
-    longest = processor_edge(checkpoint, processor, "size", "longest_edge")
-    keys |= {
-        "use_gelu": True,
-        "vision.attention.layer_norm_epsilon": vision.number("layer_norm_eps", 1e-6),
-        "vision.projector.scale_factor": checkpoint.integer("scale_factor", 2),
-        "vision.preproc_image_size": image_size if longest is None else longest,
-    }
-    rules = Rules(
-        names=SIGLIP_NAMES | {"modality_projection.proj": "mm.model.fc"},
-        recipes={"v.patch_embd.weight": Recipe(full_precision=True)},
-        required=SIGLIP_BIASES,
-    )
-    return make_tower_layout(checkpoint, vision, "idefics3", keys, rules)

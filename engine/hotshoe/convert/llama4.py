@@ -1,26 +1,21 @@
-"""Convert Llama 4: experts in one transposed tensor, attention in chunks, layers without RoPE; and the encoder."""
+"""Convert Llama 4: experts in one transposed tensor, attention in chunks, layers without RoPE."""
 
 from __future__ import annotations
 
 from hotshoe.convert import (
     Checkpoint,
     FileLayout,
+    Names,
     Recipe,
     Rules,
     expert_keys,
     make_layout,
-    make_tower_layout,
     read_rope,
     read_sizes,
-    tower_keys,
 )
-from hotshoe.convert._names import Names
-from hotshoe.convert._tower import expect_of_processor, read_preprocessor, refuse_other_theta
-from hotshoe.towers.llama4 import MAX_TILES
 
-__all__ = ["describe", "describe_tower"]
+__all__ = ["describe"]
 
-_ENCODERS = ("vision_model.", "multi_modal_projector.")
 _NAMES: Names = {
     "layers.feed_forward.router": "ffn_gate_inp",
     "layers.feed_forward.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
@@ -38,7 +33,7 @@ _NUMBERS = {  # names, GGUF keys and the values that readers assume
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint = checkpoint.text(*_ENCODERS)
+    checkpoint = checkpoint.text()
     checkpoint.expect(hidden_act="silu", attention_bias=False)
     checkpoint.require("attn_temperature_tuning", True, True, 4)  # published checkpoints have 4 or true
     checkpoint.expect(no_rope_layer_interval=4)
@@ -77,36 +72,3 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         constants=rope.llama3_factors(sizes.head_dim),
     )
     return make_layout(checkpoint, "llama4", keys, rules, vocab=sizes.vocab)
-
-
-_TOWER_NAMES: Names = {
-    "patch_embedding.linear": "v.patch_embd",
-    "class_embedding": "v.class_embd",
-    "positional_embedding_vlm": "v.position_embd.weight",
-    "layernorm_pre": "v.pre_ln",
-    "layernorm_post": "v.post_ln",
-    "layers.input_layernorm": "ln1",
-    "layers.post_attention_layernorm": "ln2",
-    "layers.self_attn.o_proj": "attn_out",
-    "vision_adapter.mlp.fc1": "mm.model.mlp.1",
-    "vision_adapter.mlp.fc2": "mm.model.mlp.2",
-    "linear_1": "mm.model.fc",
-}
-_BIASED = ("ln1", "ln2", "attn_q", "attn_k", "attn_v", "attn_out", "ffn_up", "ffn_down", "v.pre_ln", "v.post_ln")
-
-
-def describe_tower(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the encoder of pictures. Raises as ``describe`` does."""
-    vision = checkpoint.vision(*_ENCODERS)
-    vision.expect(hidden_act="gelu")
-    vision.expect(norm_eps=1e-5)  # the encoder's norms have this one, whatever config.json says
-    vision.expect(pixel_shuffle_ratio=0.5, multi_modal_projector_bias=False)
-    refuse_other_theta(vision)
-    expect_of_processor(checkpoint, read_preprocessor(checkpoint), max_patches=MAX_TILES, resize_to_max_canvas=False)
-    keys = tower_keys(checkpoint, vision) | {
-        "use_gelu": True,
-        "vision.attention.layer_norm_epsilon": 1e-5,
-        "vision.projector.scale_factor": 2,
-    }
-    rules = Rules(names=_TOWER_NAMES, required=[f"{name}.bias" for name in _BIASED])
-    return make_tower_layout(checkpoint, vision, "llama4", keys, rules)

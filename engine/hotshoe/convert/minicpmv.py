@@ -1,46 +1,12 @@
-"""Convert MiniCPM-V 4.6: the text model, which is Qwen 3.5, and the encoder of pictures."""
+"""Convert the text model of MiniCPM-V 4.6, which is Qwen 3.5."""
 
 from __future__ import annotations
 
-from hotshoe.convert import Checkpoint, FileLayout, Rules, make_tower_layout, qwen35, tower_keys
-from hotshoe.convert._names import Names
-from hotshoe.convert._siglip import SIGLIP_BIASES, SIGLIP_NAMES
-from hotshoe.convert._tower import expect_of_processor, read_preprocessor
-from hotshoe.towers.minicpmv import MAX_SLICES
+from hotshoe.convert import Checkpoint, FileLayout, qwen35
 
-__all__ = ["describe", "describe_tower"]
-
-_ENCODERS = ("model.vision_tower.", "model.merger.")
-_NAMES: Names = {
-    "vit_merger.layer_norm1": "v.vit_merger.ln1",
-    **{f"vit_merger.self_attn.{part}_proj": f"v.vit_merger.attn_{part}" for part in ("q", "k", "v", "out")},
-    "vit_merger.pre_norm": "v.vit_merger.ds_ln",
-    "vit_merger.linear_1": "v.vit_merger.ds_ffn_up",
-    "vit_merger.linear_2": "v.vit_merger.ds_ffn_down",
-    "mlp.0.pre_norm": "mm.input_norm",
-    "mlp.0.linear_1": "mm.up",
-    "mlp.0.linear_2": "mm.down",
-}
+__all__ = ["describe"]
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the text model. Raises as the converter of Qwen 3.5 does."""
-    return qwen35.describe(checkpoint.text(*_ENCODERS))
-
-
-def describe_tower(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    vision, processor = checkpoint.vision(*_ENCODERS), read_preprocessor(checkpoint)
-    vision.expect(hidden_act="gelu_pytorch_tanh", window_kernel_size=[2, 2])
-    checkpoint.expect(merge_kernel_size=[2, 2], merger_times=1, drop_vision_last_layer=False, downsample_mode="16x")
-    expect_of_processor(checkpoint, processor, downsample_mode="16x", max_slice_nums=MAX_SLICES, slice_mode=True)
-    vision.config["image_size"] = processor.get("scale_resolution", 448)
-    keys = tower_keys(checkpoint, vision) | {
-        "use_gelu": True,
-        "vision.attention.layer_norm_epsilon": vision.number("layer_norm_eps", 1e-6),
-        "vision.projector.scale_factor": 4,
-        "vision.wa_layer_indexes": [checkpoint.count("insert_layer_id", 6)],
-    }
-    required = [*SIGLIP_BIASES, *(f"{name}.bias" for name in _NAMES.values())]
-    rules = Rules(names=SIGLIP_NAMES | _NAMES, required=required, ignored=("head.",))
-    return make_tower_layout(checkpoint, vision, "minicpmv4_6", keys, rules)
+    return qwen35.describe(checkpoint)

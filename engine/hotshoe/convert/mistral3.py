@@ -7,7 +7,6 @@ from typing import Any
 from hotshoe.convert import Checkpoint, FileLayout, Rope, read_rope
 from hotshoe.convert.deepseek2 import describe_latent
 from hotshoe.convert.llama import describe_llama
-from hotshoe.convert.pixtral import OTHERS
 
 __all__ = ["describe"]
 
@@ -16,7 +15,7 @@ _N_KV_HEADS = 8  # default of num_key_value_heads in transformers' Ministral3Con
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint = checkpoint.text(*OTHERS)
+    checkpoint = checkpoint.text()
     if checkpoint.config.get("model_type") == "mistral4":
         return _describe_mistral4(checkpoint)
     rope = read_rope(checkpoint, "linear", "llama3", "yarn")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotshoe.convert import Checkpoint, FileLayout, Rules, make_layout, read_rope, read_sizes
-from hotshoe.convert.bert import classifier_keys, read_labels
+from hotshoe.convert._classifier import classifier_keys, read_labels
 
 __all__ = ["describe", "describe_reranker"]
 

@@ -21,7 +21,7 @@ __all__ = ["describe"]
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    text = checkpoint.text("model.vision_", "vision_")
+    text = checkpoint.text()
     text.expect(hidden_activation="silu", post_norm_eps=1e-8)
     sizes, rope = read_sizes(text, head_dim=128), read_rope(text, "linear", "yarn")
     windowed = windowed_layers(text, sizes.n_layers, period=4)

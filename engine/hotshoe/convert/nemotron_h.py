@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hotshoe.convert import Checkpoint, FileLayout, Rules, expert_keys, interleave, make_layout, read_sizes
-from hotshoe.convert._settings import Settings
+from hotshoe.convert import Checkpoint, FileLayout, Rules, Settings, expert_keys, interleave, make_layout, read_sizes
 from hotshoe.convert.mamba2 import CONTEXT, mamba2_recipes, refuse_time_step_limit
 
 __all__ = ["describe"]

@@ -34,7 +34,7 @@ NORMS = ("attn_norm", "post_attention_norm", "attn_q_norm", "attn_k_norm", "outp
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    checkpoint = checkpoint.text("model.visual.")
+    checkpoint = checkpoint.text()
     experts = checkpoint.config.get("num_experts") is not None
     sizes, rope = read_sizes(checkpoint, head_dim=256, dense=not experts), read_rope(checkpoint, "linear", "yarn")
     keys = (

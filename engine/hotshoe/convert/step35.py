@@ -8,9 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe.convert import Array, Checkpoint, FileLayout, Rope, Rules, make_layout, plus, read_rope, read_sizes
-from hotshoe.convert._names import Names
-from hotshoe.convert._settings import Settings
+from hotshoe.convert import (
+    Array,
+    Checkpoint,
+    FileLayout,
+    Names,
+    Rope,
+    Rules,
+    Settings,
+    make_layout,
+    plus,
+    read_rope,
+    read_sizes,
+)
 
 __all__ = ["describe"]
 

@@ -1,42 +1,15 @@
-"""Convert models that read sounds with Whisper's encoder: Ultravox, Voxtral and Qwen2-Audio."""
+"""Convert the text models of what reads sounds with Whisper's encoder: Voxtral, Qwen2-Audio and Ultravox."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from hotshoe.convert import Checkpoint, FileLayout, Rules, audio_keys, make_tower_layout, read_rope
-from hotshoe.convert._names import Names
-from hotshoe.convert._settings import Settings
+from hotshoe.convert import Checkpoint, FileLayout, Settings, read_rope
 from hotshoe.convert.llama import describe_llama
 from hotshoe.convert.qwen2 import describe_qwen2
 
-__all__ = [
-    "WHISPER_BIASES",
-    "WHISPER_NAMES",
-    "describe_qwen2_audio",
-    "describe_qwen2_audio_tower",
-    "describe_ultravox",
-    "describe_ultravox_tower",
-    "describe_voxtral",
-    "describe_voxtral_tower",
-]
+__all__ = ["describe_qwen2_audio", "describe_ultravox", "describe_voxtral", "qwen2_text"]
 
-_OTHERS = ("model.audio_tower.", "audio_tower.", "model.multi_modal_projector.", "multi_modal_projector.")
-WHISPER_NAMES: Names = {
-    "conv1": "a.conv1d.1",
-    "conv2": "a.conv1d.2",
-    "embed_positions": "a.position_embd",
-    "layer_norm": "a.post_ln",
-    "layers.self_attn_layer_norm": "ln1",
-    "layers.self_attn.out_proj": "attn_out",
-    "layers.final_layer_norm": "ln2",
-    "layers.fc1": "ffn_up",
-    "layers.fc2": "ffn_down",
-}
-WHISPER_BIASES = [
-    f"{name}.bias" for name in ("a.post_ln", "ln1", "attn_q", "attn_v", "attn_out", "ln2", "ffn_up", "ffn_down")
-]
 # what config.json leaves out: the defaults of transformers' Qwen2Config
 _QWEN2 = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "rms_norm_eps": 1e-6} | {
     "vocab_size": 151_936,
@@ -46,8 +19,9 @@ _QWEN2 = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 3
 }
 
 
-def _qwen2_text(checkpoint: Checkpoint) -> Checkpoint:
-    text = checkpoint.text(*_OTHERS)
+def qwen2_text(checkpoint: Checkpoint) -> Checkpoint:
+    """The text model of Qwen2-Audio."""
+    text = checkpoint.text()
     return replace(text, config=Settings(_QWEN2 | text.config))
 
 
@@ -55,12 +29,12 @@ def describe_voxtral(checkpoint: Checkpoint) -> FileLayout:
     """Describe the text model. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express
     it.
     """
-    return describe_llama(checkpoint.text(*_OTHERS), None, {})
+    return describe_llama(checkpoint.text(), None, {})
 
 
 def describe_qwen2_audio(checkpoint: Checkpoint) -> FileLayout:
     """Describe the text model. Raises as ``describe_voxtral`` does."""
-    text = _qwen2_text(checkpoint)
+    text = qwen2_text(checkpoint)
     return describe_qwen2(text, "qwen2", read_rope(text, "linear", "yarn"), {})
 
 
@@ -71,56 +45,3 @@ def describe_ultravox(checkpoint: Checkpoint) -> FileLayout:
         "Ultravox is an encoder of sounds for a text model, which is not in this folder",
         hint=f"convert the folder of {name if isinstance(name, str) else 'its text model'}; and this one with --mmproj",
     )
-
-
-def _tower(
-    checkpoint: Checkpoint,
-    text: Checkpoint,
-    audio: Checkpoint,
-    kind: str,
-    more: dict[str, Any],
-    names: Names,
-    biases: tuple[str, ...] = (),
-) -> FileLayout:
-    audio.expect(activation_function="gelu", scale_embedding=False, max_source_positions=1500)
-    keys = audio_keys(text, audio) | more
-    rules = Rules(names=WHISPER_NAMES | names, required=[*WHISPER_BIASES, *biases])
-    return make_tower_layout(checkpoint, audio, kind, keys, rules)
-
-
-def describe_voxtral_tower(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the encoder of sounds. Raises as ``describe_voxtral`` does."""
-    audio = checkpoint.audio(*_OTHERS)
-    checkpoint.expect(projector_hidden_act="gelu")
-    stack, rest = divmod(audio.integer("intermediate_size"), audio.integer("hidden_size"))
-    if rest or stack != 4:
-        raise audio.refusal("intermediate_size is not 4 times hidden_size; readers of such files take it to be")
-    names: Names = {"linear_1": "mm.a.mlp.1", "linear_2": "mm.a.mlp.2"}
-    return _tower(checkpoint, checkpoint.text(), audio, "voxtral", {"audio.projector.stack_factor": stack}, names)
-
-
-def describe_qwen2_audio_tower(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the encoder of sounds. Raises as ``describe_voxtral`` does."""
-    text, audio = _qwen2_text(checkpoint), checkpoint.audio(*_OTHERS)
-    return _tower(checkpoint, text, audio, "qwen2a", {}, {"linear": "mm.a.fc"}, ("mm.a.fc.bias",))
-
-
-def describe_ultravox_tower(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the encoder of sounds. Raises as ``describe_voxtral`` does."""
-    audio = checkpoint.audio(*_OTHERS)
-    checkpoint.expect(projector_act="swiglu")
-    checkpoint.require("projector_ln_mid", False, True)
-    last = audio.tensors.get("linear_2.weight")
-    if last is None:
-        raise checkpoint.refusal("the checkpoint has no tensor multi_modal_projector.linear_2.weight")
-    more = {
-        "audio.projector.stack_factor": checkpoint.integer("stack_factor", 8),
-        "audio.projection_dim": last.shape[0],  # config.json may not say how wide the text model is
-    }
-    names: Names = {
-        "ln_pre": "mm.a.norm_pre",
-        "linear_1": "mm.a.mlp.1",
-        "ln_mid": "mm.a.norm_mid",
-        "linear_2": "mm.a.mlp.2",
-    }
-    return _tower(checkpoint, checkpoint.text(), audio, "ultravox", more, names)

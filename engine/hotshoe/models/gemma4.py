@@ -15,27 +15,16 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionSpec, AttentionView
 from hotshoe.models.gemma import MLP, ReadingDecoder
-from hotshoe.nn import (
-    ExpertLayersConfig,
-    LayerPattern,
-    Linear,
-    Module,
-    RMSNorm,
-    key,
-    layers,
-    pattern_key,
-    submodule,
-    tensor,
-)
+from hotshoe.nn import Linear, Module, RMSNorm, key, layers, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.per_layer import PerLayerEmbeddings, PerLayerInput
 from hotshoe_core import Tensor, ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ExpertLayersConfig):
+class Config(nn.ExpertLayersConfig):
     window: int = key("attention.sliding_window", minimum=1)
-    pattern: LayerPattern = pattern_key(6, base=10000.0, unscaled=True)
+    pattern: nn.LayerPattern = nn.pattern_key(6, base=10000.0, unscaled=True)
     windowed_head_dim: int = key("attention.key_length_swa", default=lambda c: c.head_dim, minimum=1)
     windowed_v_dim: int = key("attention.value_length_swa", default=lambda c: c.v_dim, minimum=1)
     n_readers: int = key(  # the last layers, which read others' keys

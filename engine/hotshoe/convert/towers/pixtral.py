@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rules, interleave, make_tower_layout, qwen3, tower_keys
-from hotshoe.convert._layout import TensorLayout
-from hotshoe.convert._names import Names
+from hotshoe.convert import (
+    Checkpoint,
+    FileLayout,
+    Names,
+    Recipe,
+    Rules,
+    TensorLayout,
+    interleave,
+    make_tower_layout,
+    refuse_other_theta,
+    tower_keys,
+)
 from hotshoe.convert._tokenfiles import read_text_tokenizer
-from hotshoe.convert._tower import refuse_other_theta
 
-__all__ = ["OTHERS", "describe_lighton", "describe_lighton_tower", "describe_tower"]
+__all__ = ["STARTS", "describe", "describe_lighton"]
 
-OTHERS = ("model.vision_tower.", "vision_tower.", "model.multi_modal_projector.", "multi_modal_projector.")
+STARTS = ("model.vision_tower.", "vision_tower.", "model.multi_modal_projector.", "multi_modal_projector.")
+_LIGHTON = ("model.vision_encoder.", "vision_encoder.", "model.vision_projection.", "vision_projection.")
 _NAMES: Names = {
     "patch_conv": "v.patch_embd",
     "ln_pre": "v.pre_ln",
@@ -33,25 +42,14 @@ _BREAK = "[IMG_BREAK]"
 _EPS, _LIGHTON_EPS = 1e-5, 1e-6
 
 
-def describe_tower(checkpoint: Checkpoint) -> FileLayout:
+def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    layout = _describe(checkpoint, checkpoint.vision(*OTHERS), "pixtral")
+    layout = _describe(checkpoint, checkpoint.vision(*STARTS), "pixtral")
     return replace(layout, tensors=(*layout.tensors, _break_row(checkpoint)))
 
 
-_LIGHTON = ("model.vision_encoder.", "vision_encoder.", "model.vision_projection.", "vision_projection.")
-
-
 def describe_lighton(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the text model of LightOnOCR. Raises as ``describe_tower`` does."""
-    text = checkpoint.text(*_LIGHTON)
-    # what the whole model's config says is what counts
-    text.config["tie_word_embeddings"] = checkpoint.config.get("tie_word_embeddings", True)
-    return qwen3.describe(text)
-
-
-def describe_lighton_tower(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the encoder of LightOnOCR. Raises as ``describe_tower`` does."""
+    """Describe the encoder of LightOnOCR. Raises as ``describe`` does."""
     checkpoint.config.setdefault("spatial_merge_size", 2)
     checkpoint.config["multimodal_projector_bias"] = False  # config.json does not say it
     return _describe(checkpoint, checkpoint.vision(*_LIGHTON), "lightonocr")

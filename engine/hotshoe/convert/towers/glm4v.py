@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from hotshoe.convert import Checkpoint, FileLayout, Names, Recipe, Rules, make_tower_layout, tower_keys
 
-from hotshoe.convert import Checkpoint, FileLayout, Recipe, Rope, Rules, make_tower_layout, tower_keys
-from hotshoe.convert._names import Names
+__all__ = ["describe"]
 
-__all__ = ["ENCODERS", "describe_tower", "section_keys"]
-
-ENCODERS = ("visual.", "model.visual.")
 _NAMES: Names = {
     "patch_embed.proj.weight": ("v.patch_embd.weight", "v.patch_embd.weight.1"),
     "patch_embed.proj.bias": "v.patch_embd.bias",
@@ -27,15 +23,9 @@ _NAMES: Names = {
 }
 
 
-def section_keys(rope: Rope) -> dict[str, Any]:
-    """The key of the sections of M-RoPE; none for checkpoints that read texts only."""
-    stated = rope.settings.get("mrope_section") is not None
-    return {"rope.dimension_sections": rope.sections(interleaved=False)} if stated else {}
-
-
-def describe_tower(checkpoint: Checkpoint) -> FileLayout:
+def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    vision = checkpoint.vision(*ENCODERS)
+    vision = checkpoint.vision("visual.", "model.visual.")
     vision.expect(hidden_act="silu", in_channels=3, temporal_patch_size=2, spatial_merge_size=2)
     keys = tower_keys(checkpoint, vision, layers="depth", heads="num_heads")
     keys |= {"use_silu": True, "vision.attention.layer_norm_epsilon": vision.number("rms_norm_eps", 1e-5)}

@@ -1,0 +1,15 @@
+"""Convert the text model of LightOnOCR, which is Qwen 3."""
+
+from __future__ import annotations
+
+from hotshoe.convert import Checkpoint, FileLayout, qwen3
+
+__all__ = ["describe"]
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the text model. Raises as the converter of Qwen 3 does."""
+    text = checkpoint.text()
+    # what the whole model's config says is what counts
+    text.config["tie_word_embeddings"] = checkpoint.config.get("tie_word_embeddings", True)
+    return qwen3.describe(text)
