@@ -111,7 +111,36 @@ def test_pieces_are_shorter_where_rows_attend_to_many_tokens() -> None:
     assert piece(100_000) == 8
     assert piece(100_000, min_rows=64) == 64
     talking = Job(1, 1, 1, n_computed=19_000)  # takes a tenth of the step
-    assert piece(1000, talking) == 79  # a round number, with the row of the other
+    assert piece(1000, talking) == 63  # 64 with the row of the other, which is more than half of the step
+
+
+@pytest.mark.parametrize(
+    ("n_prompts", "n_decoding", "n_pending", "n_computed", "expected"),
+    [
+        (1, 1, 1000, 0, [191]),
+        (2, 7, 1000, 0, [185]),
+        (3, 7, 1000, 0, [377]),  # as many wait for their first token
+        (1, 0, 1000, 0, [384]),  # nobody waits for a token
+        (1, 1, 1000, 20_000, [63]),  # half of the step would be 39 rows
+        (1, 1, 200, 0, [136]),  # the rest is enough for a piece
+        (1, 1, 100, 0, [100]),
+    ],
+)
+def test_one_or_two_prompts_get_half_of_a_step_while_others_decode(
+    n_prompts: int, n_decoding: int, n_pending: int, n_computed: int, expected: list[int]
+) -> None:
+    decoding = [Job(i, 1, i) for i in range(n_decoding)]
+    prompts = [Job(10 + i, n_pending, 10 + i, n_computed=n_computed) for i in range(n_prompts)]
+    graphs = schedule([*decoding, *prompts], Limits(512, 512), 0, Allowance(400.0, 1.0, 2e-4, 8))
+    assert [chunk.n for graph in graphs for chunk in graph if chunk.job.n_pending > 1] == expected
+
+
+def test_the_end_of_a_long_prompt_does_not_go_before_a_short_one() -> None:
+    """Each of its rows attends to 15,900 tokens."""
+    long, short = Job(0, 100, 0, served=20, n_computed=15_900), Job(1, 145, 1)
+    allowance = Allowance(0.15, 0.0016, 8e-7, 8)
+    assert [row[0] for row in by_id(schedule([long, short], Limits(512, 512), 21, allowance))[0]] == [1]
+    assert [row[0] for row in by_id(schedule([long, short], Limits(64, 64), 21))[0]] == [0]
 
 
 def test_steps_have_few_different_numbers_of_rows() -> None:

@@ -39,6 +39,15 @@ class Allowance(NamedTuple):
         rows, pairs = _work(parts)
         return self._replace(seconds=self.seconds - rows * self.per_row - pairs * self.per_pair)
 
+    def at_most(self, seconds: float) -> Allowance:
+        """Return the same with at most ``seconds`` left."""
+        return self._replace(seconds=min(self.seconds, seconds))
+
+    def cost(self, start: int, n: int) -> float:
+        """Return the seconds that ``n`` rows from position ``start`` on take."""
+        rows, pairs = _work([(start, n)])
+        return rows * self.per_row + pairs * self.per_pair
+
     def rows(self, start: int) -> int:
         """Return how many rows from position ``start`` on can be computed in the time that is left, or ``min_rows``."""
         # seconds = n * first + n² / 2 * per_pair, solved for n

@@ -37,8 +37,9 @@ class RunnerParams:
     max_step_seconds: float = 0.15
     """How long a step should take while several texts wait, in seconds; four times as long for a text alone.
 
-    A text that is being generated waits one step for the prompts of others, which are read in pieces. A small number
-    makes it smoother; a large number reads prompts faster. The speed is measured while the model runs.
+    A text that is being generated waits one step for the prompts of others, which are read in pieces. It waits about
+    half as long for one or two prompts, unless their pieces would have fewer than 64 tokens. A small number makes it
+    smoother; a large number reads prompts faster. The speed is measured while the model runs.
     """
 
     max_sequences: int = 256

@@ -1,10 +1,11 @@
 """Scheduling policy: how many rows of each job the next step computes. It touches no tensor, no lock and no cache.
 
 A step computes at most ``n_batch`` rows, in graphs of at most ``n_ubatch`` rows. Decoding jobs (one pending row) go
-first, with one row each. The rest of the step, or as many rows as runner/pace.py allows, goes to prompts: the shortest
-ones first, so that a short request does not wait for long ones. The prompt that came first is served in every third
-step at least, however many short ones follow it. A decoding job never waits longer than one step for a prompt. A prompt
-that needs more steps is cut so that the step has a round number of rows: few different graphs are needed.
+first, with one row each. The rest of the step, or as many rows as runner/pace.py allows, goes to prompts. The prompt
+that is finished soonest goes first, so that a short request does not wait for long ones; the one that came first is
+served in every third step at least, however many short ones follow it. A decoding job never waits longer than one step
+for a prompt, and half as long if there are only one or two, unless pieces would have fewer than 64 rows. A prompt that
+needs more steps is cut so that the step has a round number of rows: few different graphs are needed.
 
 If all sequences of a graph must have the same number of rows (*uniform*), decoding jobs get graphs of their own, and
 prompts are cut into the sizes of kvcache/buckets.py, so that few different graphs are needed.
@@ -56,6 +57,7 @@ class Pending(Protocol):
 
 P = TypeVar("P", bound=Pending)
 
+_MANY = 3  # prompts: fewer may get half of a step's time
 _MOST_SKIPPED = 3  # steps that serve others before the prompt that came first
 
 
@@ -92,7 +94,12 @@ def schedule(
     step may take; None: only ``limits`` count.
     """
     decoding = sorted((job for job in jobs if job.n_pending == 1), key=lambda job: (job.served, job.arrival))
-    prompts = sorted((job for job in jobs if job.n_pending > 1), key=lambda job: (job.n_pending, job.arrival))
+
+    def rest(job: P) -> tuple[float, int]:
+        # the last 100 rows of a prompt of 16,000 take longer than a whole prompt of 500
+        return job.n_pending if allowance is None else allowance.cost(job.n_computed, job.n_pending), job.arrival
+
+    prompts = sorted((job for job in jobs if job.n_pending > 1), key=rest)
     first = min(prompts, key=lambda job: job.arrival, default=None)
     if first is not None and step - first.served >= _MOST_SKIPPED:
         prompts.remove(first)
@@ -105,7 +112,10 @@ def schedule(
     del decoding[limits.n_batch - bool(prompts) :]
     left = limits.n_batch - len(decoding)
     if allowance is not None:
+        half = allowance.seconds / 2
         allowance = allowance.after((job.n_computed, 1) for job in decoding)
+        if decoding and 0 < len(prompts) < _MANY and prompts[0].n_pending >= 2 * STABLE_ROWS:
+            allowance = allowance.at_most(max(half, allowance.cost(prompts[0].n_computed, STABLE_ROWS)))
     if limits.uniform:
         if prompts and allowance is not None:
             left = min(left, allowance.rows(prompts[0].n_computed))
