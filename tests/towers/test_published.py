@@ -44,7 +44,7 @@ def _publish(folder: Path, **settings: Any) -> None:
     """Change a folder of transformers to one of the model's authors."""
     config = json.loads((folder / "config.json").read_text())
     vision = config.pop("vision_config")
-    vision |= {"qkv_bias": vision["attention_bias"], "qk_normalization": vision["use_qk_norm"]}
+    vision |= {"qkv_bias": vision.pop("attention_bias"), "qk_normalization": vision.pop("use_qk_norm")}
     vision |= {name: vision[name][0] for name in ("image_size", "patch_size")}
     config |= {"architectures": ["InternVLChatModel"], "vision_config": vision, "llm_config": config.pop("text_config")}
     config |= {"dynamic_image_size": True, "use_thumbnail": True, "min_dynamic_patch": 1, "max_dynamic_patch": 12}
@@ -104,3 +104,21 @@ def test_settings_of_the_text_may_be_those_of_the_whole_model(tmp_path: Path, na
     encoder = convert(made.folder, tmp_path / "encoder.gguf", "f32", projector=True)
     assert (digests(text), family_keys(text)) == (digests(expected[0]), family_keys(expected[0]))
     assert (digests(encoder), family_keys(encoder)) == (digests(expected[1]), family_keys(expected[1]))
+
+
+def test_what_config_json_leaves_out_of_llava_is_known_to_its_encoder_too(tmp_path: Path) -> None:
+    made = MadeTower("llava", ROWS["llava"], tmp_path)
+    config = json.loads((made.folder / "config.json").read_text())
+    del config["text_config"]["hidden_size"]
+    (made.folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(HotshoeError, match="4096"):  # the default, which is not that of the tensors
+        convert(made.folder, tmp_path / "encoder.gguf", "f32", projector=True)
+
+
+def test_a_setting_of_an_encoder_that_no_code_reads_is_refused(tmp_path: Path) -> None:
+    made = MadeTower("gemma3", ROWS["gemma3"], tmp_path)
+    config = json.loads((made.folder / "config.json").read_text())
+    config["vision_config"]["attn_logit_softcapping"] = 30.0
+    (made.folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(HotshoeError, match=r"attn_logit_softcapping is 30\.0"):
+        convert(made.folder, tmp_path / "encoder.gguf", "f32", projector=True)

@@ -17,12 +17,15 @@ types, writes the file and reports errors. Converters are found by entry point, 
         rules = Rules(names={"layers.mlp.in_proj": "ffn_up"}, recipes={"attn_norm.weight": plus(1.0)})
         return make_layout(checkpoint, "mine", sizes.keys() | rope.keys(), rules, vocab=sizes.vocab)
 
+The encoders of pictures and sounds of the same folders are converted by ``hotshoe.convert.towers``: docs/towers.md.
+
 ``open_checkpoint``, ``open_weights`` and ``find_converter`` are for programs that look into checkpoints.
 
 Converters can import from here:
 
-- ``Checkpoint``: the folder. ``integer``, ``number``, ``biases`` and ``require`` read config.json; ``text`` is the
-  text model of one that also reads pictures; ``refusal`` and ``invalid`` make errors that name it.
+- ``Checkpoint``: the folder. ``integer``, ``number``, ``biases`` and ``require`` read config.json; ``text``,
+  ``vision`` and ``audio`` are the parts of a model that also reads pictures or sounds; ``refusal`` and ``invalid`` make
+  errors that name it.
 - ``make_layout``: makes the FileLayout. ``Rules``: what differs between the checkpoint's tensors and the model's;
   ``Names`` is the type of its table. ``Recipe``, ``plus``, ``interleave``, ``from_groups``, ``minus_exp``: how a tensor
   is made. ``Array``: the type of its values.
@@ -32,7 +35,7 @@ Converters can import from here:
 - ``tokenizer_metadata``, ``wordpiece_metadata``: read tokenizer files.
 - ``make_tower_layout``, ``tower_keys`` and ``audio_keys``: for encoders of pictures and sounds. ``read_preprocessor``,
   ``processor_count``, ``processor_edge`` and ``expect_of_processor`` read how pictures are processed;
-  ``refuse_other_theta`` checks the base of their RoPE.
+  ``refuse_other_rope`` checks their RoPE.
 - ``Settings``: the content of config.json, or a part of it, for a converter that completes it.
 - ``FileLayout``, ``TensorLayout``: what is written, for a converter that does without ``make_layout``. A metadata value
   gets the GGUF type of its Python type.
@@ -62,28 +65,25 @@ if TYPE_CHECKING:
         processor_count,
         processor_edge,
         read_preprocessor,
-        refuse_other_theta,
+        refuse_other_rope,
         tower_keys,
     )
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
 __all__ = [
-    "refuse_other_theta",
-    "processor_edge",
-    "processor_count",
-    "expect_of_processor",
-    "Settings",
-    "Names",
     "Array",
     "Checkpoint",
     "FileLayout",
     "ModelSizes",
+    "Names",
     "Recipe",
     "Rope",
     "Rules",
+    "Settings",
     "TensorLayout",
     "audio_keys",
     "convert",
+    "expect_of_processor",
     "expert_keys",
     "find_converter",
     "from_groups",
@@ -95,9 +95,12 @@ __all__ = [
     "open_checkpoint",
     "open_weights",
     "plus",
+    "processor_count",
+    "processor_edge",
     "read_preprocessor",
     "read_rope",
     "read_sizes",
+    "refuse_other_rope",
     "refuse_quantized",
     "tokenizer_metadata",
     "tower_keys",
@@ -126,7 +129,7 @@ _MODULES = {
         "processor_count",
         "processor_edge",
         "read_preprocessor",
-        "refuse_other_theta",
+        "refuse_other_rope",
         "tower_keys",
     ),
     "_wordpiece": ("wordpiece_metadata",),

@@ -34,7 +34,7 @@ REQUIRED = object()  # the default of settings that have none
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A Hugging Face folder."""
+    """A Hugging Face folder, or a part of the model in it."""
 
     folder: Path
     """The folder that the user named."""
@@ -55,7 +55,10 @@ class Checkpoint:
     def text(self) -> Checkpoint:
         """The text model of a checkpoint that may also read pictures or sounds: its settings, and its tensors.
 
-        Settings that ``text_config`` or ``llm_config`` holds replace those of the whole model.
+        Settings that ``text_config`` or ``llm_config`` holds replace those of the whole model, except
+        ``architectures``. Left out are tensors whose names begin, perhaps after "model.", as other parts do:
+        "vision_", "visual.", "audio_", "multi_modal_projector." and some more. Names stay as they are. Raises
+        ModelFileError if ``text_config`` is not an object.
         """
         key = "llm_config" if "llm_config" in self.config else "text_config"
         inner = self.config.get(key)
@@ -68,7 +71,7 @@ class Checkpoint:
         return replace(self, config=config, tensors=tensors)
 
     def part(self, key: str) -> Checkpoint:
-        """The checkpoint with the settings that ``key`` holds. Raises ModelFileError unless it is an object."""
+        """The checkpoint with the settings in the object ``key``. Raises ModelFileError if that is missing."""
         inner = self.config.get(key)
         if not isinstance(inner, Settings):
             raise self.invalid(key, inner, "an object")

@@ -14,6 +14,8 @@ from hotshoe_core.errors import ModelError, UnknownArchitectureError, similar
 __all__ = ["convert", "find_converter"]
 
 _WHAT = {families.CONVERTERS: "which", families.TOWER_CONVERTERS: "whose encoder of pictures or sounds"}
+_PAGES = {families.CONVERTERS: "models", families.TOWER_CONVERTERS: "towers"}
+_MAKERS = {families.CONVERTERS: "make_layout", families.TOWER_CONVERTERS: "make_tower_layout"}
 
 
 def convert(
@@ -60,7 +62,7 @@ def find_converter(checkpoint: Checkpoint, group: str = families.CONVERTERS) -> 
         raise UnknownArchitectureError(
             f"{checkpoint.folder} holds {what}, {_WHAT[group]} no installed package converts",
             hint=(f"did you mean {near!r}?; " if near else "")
-            + "docs/families.md lists what hotshoe converts, docs/models.md says how to add one",
+            + f"docs/families.md lists what hotshoe converts, docs/{_PAGES[group]}.md says how to add one",
         )
     converter: Callable[[Checkpoint], FileLayout] = families.find(group, name)
     return converter
@@ -73,6 +75,6 @@ def _describe(checkpoint: Checkpoint, group: str) -> FileLayout:
         raise ModelError(
             f"the converter of {name!r} (entry point of {group!r}) returned {type(layout).__name__}; "
             "expected a FileLayout",
-            hint="end the function with `return make_layout(…)`",
+            hint=f"end the function with `return {_MAKERS[group]}(…)`",
         )
     return layout

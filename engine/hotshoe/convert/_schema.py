@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
     from hotshoe.nn import Module
 
-__all__ = ["checked_model", "make_layout"]
+__all__ = ["checked_model", "make_layout", "refuse_unread"]
 
 _OUTPUT = "output.weight"
 _WITHOUT_ARCH = ("tokenizer.", "hotshoe.", "xielu.")
@@ -61,13 +61,18 @@ def make_layout(
     tensors = match_tensors(checkpoint, model, replace(rules, required=required, rows=rows), block)
     # after the tensors, because their shapes prove that ``vocab`` is correct
     layout = FileLayout(arch, metadata | tokenizer(checkpoint, vocab), tensors)
+    refuse_unread(checkpoint)
+    return layout
+
+
+def refuse_unread(checkpoint: Checkpoint) -> None:
+    """Raise ConversionError if a setting that changes the arithmetic was not read."""
     if found := unread_arithmetic(checkpoint.config):
         raise checkpoint.refusal(
             f"{found[0][:200]}, which this converter does not know, so the file would compute something else"
             + "".join(f"; the same holds for {other[:80]}" for other in found[1:4]),
             hint="upgrade hotshoe, or report the model",
         )
-    return layout
 
 
 def _model(checkpoint: Checkpoint, values: dict[str, Any]) -> Module:

@@ -11,7 +11,7 @@ from hotshoe.convert._checkpoint import REQUIRED
 from hotshoe.convert._json import read_object
 from hotshoe.convert._layout import FileLayout
 from hotshoe.convert._match import Rules, match_tensors
-from hotshoe.convert._schema import checked_model
+from hotshoe.convert._schema import checked_model, refuse_unread
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
 
@@ -26,7 +26,7 @@ __all__ = [
     "processor_count",
     "processor_edge",
     "read_preprocessor",
-    "refuse_other_theta",
+    "refuse_other_rope",
     "tower_keys",
 ]
 
@@ -83,21 +83,25 @@ def expect_of_processor(checkpoint: Checkpoint, processor: Mapping[str, Any], **
             raise checkpoint.refusal(f"{name} is {found!r:.40}; a file cannot say it, and readers assume {value!r}")
 
 
-def refuse_other_theta(vision: Checkpoint) -> None:
-    """Raise ConversionError if the base of an encoder's RoPE is not 10000."""
+def refuse_other_rope(vision: Checkpoint) -> None:
+    """Raise ConversionError if the base of an encoder's RoPE is not 10000, or if its frequencies are scaled."""
     rope = vision.config.get("rope_parameters")
-    theta = rope.get("rope_theta") if isinstance(rope, dict) else vision.config.get("rope_theta")
-    if theta not in (None, 10_000):
-        raise vision.refusal(f"rope_theta is {theta!r:.40}; readers of such files take it to be 10000")
+    rope = rope if isinstance(rope, dict) else {"rope_theta": vision.config.get("rope_theta")}
+    for name, accepted in (("rope_theta", (None, 10_000)), ("rope_type", (None, "default", "axial"))):
+        if (value := rope.get(name)) not in accepted:
+            raise vision.refusal(f"{name} is {value!r:.40}; readers of such files take it to be {accepted[1]}")
 
 
-def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict[str, Any]:
+def tower_keys(
+    checkpoint: Checkpoint, vision: Checkpoint, text: Checkpoint | None = None, **names: str
+) -> dict[str, Any]:
     """Return the keys that all encoders of pictures have.
 
-    checkpoint: the whole model. vision: what ``Checkpoint.vision`` returned. names: the names of settings where they
-    differ from those of most models: ``layers``, ``dim``, ``ff``, ``heads``, ``image_size``, ``patch_size``.
+    checkpoint: the whole model. vision: what ``Checkpoint.vision`` returned. text: the text model, whose hidden_size is
+    the width of a row; None for ``checkpoint.text()``. names: those of settings that differ from those of most models:
+    ``layers``, ``dim``, ``ff``, ``heads``, ``image_size``, ``patch_size``.
 
-    Raises ModelFileError if a setting is missing or invalid.
+    Raises ModelFileError if a setting is missing or invalid, in config.json or in the files of the processor.
     """
     usual = {
         "layers": "num_hidden_layers",
@@ -112,7 +116,7 @@ def tower_keys(checkpoint: Checkpoint, vision: Checkpoint, **names: str) -> dict
     n_layers = vision.count(usual["layers"], REQUIRED)
     size = vision.integer if n_layers else vision.count  # without layers, there are neither heads nor an MLP
     keys: dict[str, Any] = {
-        "vision.projection_dim": checkpoint.text().integer("hidden_size"),
+        "vision.projection_dim": (text or checkpoint.text()).integer("hidden_size"),
         "vision.image_size": vision.integer(usual["image_size"]),
         "vision.patch_size": vision.integer(usual["patch_size"]),
         "vision.embedding_length": vision.integer(usual["dim"]),
@@ -156,11 +160,13 @@ def make_tower_layout(
     """Describe the file of an encoder: the given keys, and the tensors that its tower declares.
 
     checkpoint: the whole model. encoder: from ``Checkpoint.vision`` or ``Checkpoint.audio``. kind: the type of the
-    projector, which an entry point in "hotshoe.towers" names. keys: metadata by name, without "clip.".
+    projector, which an entry point in "hotshoe.towers" names. keys: metadata by name, without "clip.";
+    "vision.projector_type" or "audio.projector_type" among them takes the place of "projector_type".
     rules: what differs between the checkpoint's tensors and the tower's.
 
-    Raises ConversionError if tensors are missing, unknown, or of another shape; UnknownArchitectureError if no
-    installed distribution has a tower of this kind.
+    Raises ConversionError if tensors are missing, unknown, or of another shape, or if a setting of the encoder changes
+    the arithmetic and no code has read it; UnknownArchitectureError if no installed distribution has a tower of this
+    kind.
     """
     tower_class = families.find(families.TOWERS, kind)
     medium: Medium = tower_class.medium
@@ -173,4 +179,6 @@ def make_tower_layout(
     for name in ("projector_type", f"{medium.section}.projector_type"):
         read.arch.get(name, kind)
     tower = checked_model(checkpoint, tower_class, read, f"the converter of {kind!r}")
-    return FileLayout(_ARCHITECTURE, metadata, match_tensors(encoder, tower, rules or Rules(), medium.block))
+    layout = FileLayout(_ARCHITECTURE, metadata, match_tensors(encoder, tower, rules or Rules(), medium.block))
+    refuse_unread(encoder)
+    return layout

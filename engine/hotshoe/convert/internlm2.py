@@ -1,4 +1,4 @@
-"""Convert InternLM 2 and 3: queries, keys and values are one matrix, in groups of heads."""
+"""Convert InternLM 2: queries, keys and values are one matrix, in groups of heads."""
 
 from __future__ import annotations
 

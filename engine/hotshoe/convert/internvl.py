@@ -8,7 +8,7 @@ __all__ = ["describe"]
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the text model, with the converter of its family. Raises as that does."""
+    """Describe the text model, with the converter of its family. Raises as that does, and UnknownArchitectureError."""
     text = checkpoint.text()
     inner = text.part("llm_config" if "llm_config" in text.config else "text_config")
     text.config["architectures"] = inner.config.get("architectures")

@@ -8,7 +8,7 @@ __all__ = ["describe"]
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the text model. Raises as the converter of Qwen 3 does."""
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     text = checkpoint.text()
     # what the whole model's config says is what counts
     text.config["tie_word_embeddings"] = checkpoint.config.get("tie_word_embeddings", True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hotshoe.convert import Checkpoint, FileLayout, Settings
 from hotshoe.convert.llama import describe_llama
 
-__all__ = ["describe"]
+__all__ = ["describe", "text_model"]
 
 # what config.json leaves out: the defaults of transformers' LlamaConfig and MistralConfig
 _SHARED = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "rms_norm_eps": 1e-6}
@@ -18,13 +18,18 @@ _DEFAULTS = {
 }
 
 
-def describe(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the text model. Raises ModelFileError if config.json is invalid, ConversionError if it is of another
-    family than Llama and Mistral.
-    """
+def text_model(checkpoint: Checkpoint) -> Checkpoint:
+    """The text model, with what config.json leaves out. Raises ConversionError for other families."""
     inner = checkpoint.config.get("text_config")
     kind = inner.get("model_type") if isinstance(inner, dict) else None
     if kind not in _DEFAULTS:
         raise checkpoint.refusal(f"its text model is {kind!r:.40}; hotshoe converts Llava with llama or mistral")
     text = checkpoint.text()
-    return describe_llama(replace(text, config=Settings(_DEFAULTS[kind] | text.config)), None, {})
+    return replace(text, config=Settings(_DEFAULTS[kind] | text.config))
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the text model. Raises ModelFileError if config.json is invalid, ConversionError if it is of another
+    family than Llama and Mistral.
+    """
+    return describe_llama(text_model(checkpoint), None, {})

@@ -19,9 +19,9 @@ BLOCK_NAMES: Names = {
 
 
 def make_qwen_layout(
-    checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[str, Any], names: Names, biases: list[str]
+    checkpoint: Checkpoint, vision: Checkpoint, kind: str, keys: dict[str, Any], names: Names, required: list[str]
 ) -> FileLayout:
-    """Describe the file, as ``make_tower_layout`` does. biases: those that are required."""
+    """Describe the file, as ``make_tower_layout`` does. It adds the epsilon of norms. Raises as that does."""
     vision.expect(in_channels=3, temporal_patch_size=2, spatial_merge_size=2)
     dim, patch = keys["vision.embedding_length"], keys["vision.patch_size"]
     stored = (dim, 3, 2, patch, patch)
@@ -29,5 +29,5 @@ def make_qwen_layout(
         "v.patch_embd.weight": Recipe(lambda value: value[:, :, 0], stored),
         "v.patch_embd.weight.1": Recipe(lambda value: value[:, :, 1], stored, full_precision=False),
     }
-    keys["vision.attention.layer_norm_epsilon"] = 1e-6  # of all of them; config.json does not say it
-    return make_tower_layout(checkpoint, vision, kind, keys, Rules(names=names, recipes=recipes, required=biases))
+    keys = keys | {"vision.attention.layer_norm_epsilon": 1e-6}  # of all of them; config.json does not say it
+    return make_tower_layout(checkpoint, vision, kind, keys, Rules(names=names, recipes=recipes, required=required))

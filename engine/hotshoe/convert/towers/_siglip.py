@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hotshoe.convert._names import Names
+    from hotshoe.convert import Names
 
 __all__ = ["SIGLIP_BIASES", "SIGLIP_NAMES"]
 

@@ -16,7 +16,7 @@ from hotshoe.convert import (
     tower_keys,
 )
 
-__all__ = ["describe", "limit_keys"]
+__all__ = ["describe", "row_keys"]
 
 _NAMES: Names = {
     "patch_embedder.input_proj": "v.patch_embd",
@@ -32,7 +32,7 @@ _LINEAR = {
     "layers.self_attn.o_proj": "attn_out",
     **{f"layers.mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
 }
-_LIMITS = ("input_min", "input_max", "output_min", "output_max")
+_CLIPS = ("input_min", "input_max", "output_min", "output_max")
 _CAUSAL = (1536, 2560)  # sizes of models whose pictures are causal: readers know them by it
 
 
@@ -49,8 +49,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     names = _NAMES | {f"{name}.linear": to for name, to in _LINEAR.items()}
     required = []
     if clipped:
-        names |= {f"{name}.{limit}": f"{to}.{limit}" for name, to in _LINEAR.items() for limit in _LIMITS}
-        required += [f"{to}.{limit}" for to in _LINEAR.values() for limit in _LIMITS]
+        names |= {f"{name}.{limit}": f"{to}.{limit}" for name, to in _LINEAR.items() for limit in _CLIPS}
+        required += [f"{to}.{limit}" for to in _LINEAR.values() for limit in _CLIPS]
     if standard:
         names |= {"std_bias": "v.std_bias", "std_scale": "v.std_scale"}
         required += ["v.std_bias", "v.std_scale"]
@@ -70,10 +70,10 @@ def _rows(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:
             text.config.get("use_bidirectional_attention"),
             f"null for models of a hidden_size of {_CAUSAL}, and 'vision' for all others: files do not say it",
         )
-    return limit_keys(checkpoint, vision)
+    return row_keys(checkpoint, vision)
 
 
-def limit_keys(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:
+def row_keys(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:
     """The keys of how many patches become a row, and how many rows a picture has, if not as many as readers assume."""
     keys: dict[str, Any] = {}
     if (pool := vision.integer("pooling_kernel_size", 3)) != 3:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotshoe.convert import Checkpoint, FileLayout, Names, Recipe, Rules, make_tower_layout, tower_keys
-from hotshoe.convert.towers.gemma4 import limit_keys
+from hotshoe.convert.towers.gemma4 import row_keys
 
 __all__ = ["describe"]
 
@@ -26,7 +26,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     vision.config.update({"image_size": 224} | none)
     dim = vision.integer("mm_embed_dim")
     vision.expect(output_proj_dims=dim)
-    keys = tower_keys(checkpoint, vision, dim="mm_embed_dim") | limit_keys(checkpoint, vision)
+    keys = tower_keys(checkpoint, vision, dim="mm_embed_dim") | row_keys(checkpoint, vision)
     keys |= {
         "vision.attention.layer_norm_epsilon": vision.number("rms_norm_eps", 1e-6),
         "vision.projector_type": "gemma4uv",  # llama.cpp's files have another one for sound

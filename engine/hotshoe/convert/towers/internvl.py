@@ -9,7 +9,7 @@ from hotshoe.convert import Checkpoint, FileLayout, Names, Rules, make_tower_lay
 
 __all__ = ["describe"]
 
-_PUBLISHED = ("vision_model.", "mlp1.")
+_PUBLISHED = "vision_model."
 _STARTS = ("model.vision_tower.", "vision_tower.", "model.multi_modal_projector.", "multi_modal_projector.")
 _TILES = (1, 12)  # what readers assume
 
@@ -50,7 +50,7 @@ _PUBLISHED_NORMS: Names = {"layers.attn.q_norm": "attn_q_norm", "layers.attn.k_n
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     published = checkpoint.architecture == "InternVLChatModel"
-    vision = checkpoint.vision(*(_PUBLISHED[:1] if published else _STARTS))
+    vision = checkpoint.vision(*((_PUBLISHED,) if published else _STARTS))
     if published:
         mlp = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("mlp1.")}
         vision = replace(vision, tensors=vision.tensors | mlp)

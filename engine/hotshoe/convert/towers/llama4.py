@@ -10,7 +10,7 @@ from hotshoe.convert import (
     expect_of_processor,
     make_tower_layout,
     read_preprocessor,
-    refuse_other_theta,
+    refuse_other_rope,
     tower_keys,
 )
 from hotshoe.towers.llama4 import MAX_TILES
@@ -39,7 +39,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     vision.expect(hidden_act="gelu")
     vision.expect(norm_eps=1e-5)  # the encoder's norms have this one, whatever config.json says
     vision.expect(pixel_shuffle_ratio=0.5, multi_modal_projector_bias=False)
-    refuse_other_theta(vision)
+    refuse_other_rope(vision)
     expect_of_processor(checkpoint, read_preprocessor(checkpoint), max_patches=MAX_TILES, resize_to_max_canvas=False)
     keys = tower_keys(checkpoint, vision) | {
         "use_gelu": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hotshoe.convert import Checkpoint, FileLayout, Rules, make_tower_layout, tower_keys
+from hotshoe.convert.llava import text_model
 from hotshoe.convert.towers import pixtral
 from hotshoe.convert.towers._siglip import SIGLIP_BIASES, SIGLIP_NAMES
 
@@ -29,7 +30,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     if not isinstance(layer, int) or not -n_layers <= layer < 0:
         raise checkpoint.invalid("vision_feature_layer", layer, f"a number from -{n_layers} to -1")
     vision.config["num_hidden_layers"] = n = n_layers + 1 + layer
-    keys = tower_keys(checkpoint, vision) | {
+    keys = tower_keys(checkpoint, vision, text_model(checkpoint)) | {
         "has_text_encoder": False,
         "has_llava_projector": True,
         "use_gelu": False,

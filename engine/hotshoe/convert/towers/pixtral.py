@@ -13,7 +13,7 @@ from hotshoe.convert import (
     TensorLayout,
     interleave,
     make_tower_layout,
-    refuse_other_theta,
+    refuse_other_rope,
     tower_keys,
 )
 from hotshoe.convert._tokenfiles import read_text_tokenizer
@@ -59,7 +59,7 @@ def _describe(checkpoint: Checkpoint, vision: Checkpoint, kind: str) -> FileLayo
     vision.require("hidden_act", "gelu", "silu")
     vision.expect(num_channels=3)
     checkpoint.expect(projector_hidden_act="gelu", vision_feature_layer=-1)
-    refuse_other_theta(vision)
+    refuse_other_rope(vision)
     merge = checkpoint.integer("spatial_merge_size", 1)
     eps = _LIGHTON_EPS if kind == "lightonocr" else _EPS
     if merge > 1 and checkpoint.text().number("rms_norm_eps", eps) != eps:
