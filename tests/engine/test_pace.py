@@ -135,3 +135,13 @@ def test_short_prompts_do_not_hide_what_long_ones_cost() -> None:
             assert seconds(start, n) > 0.15
         pace.learn([(start, n)], seconds(start, n), built=False)
     assert longest < 0.25
+
+
+def test_a_long_text_does_not_leave_while_short_ones_can() -> None:
+    """All slots are taken. Others would wait until the store has all of the long text."""
+    rig = Rig(n_slots=3, n_ctx=4096)
+    for tokens in ([1] * 1100, [2] * 10, [3] * 20):
+        with rig.sequence(tokens) as sequence:
+            sequence.append()
+    rig.sequence([4] * 5).append()
+    assert sorted(len(slot.rows) for slot in rig.slots._slots) == [5, 20, 1100]

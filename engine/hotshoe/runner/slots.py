@@ -25,6 +25,7 @@ __all__ = ["CachedSequence", "Nearest", "Slot", "Slots"]
 
 _FEWEST_STORED = 64  # rows that are worth a place in the store, or the way back
 _RESTORED_AT_ONCE = 4  # blocks: others wait for them
+_LONG = 4 * BLOCK  # rows: others would wait for the store to get more
 
 Array = np.ndarray[Any, Any]
 
@@ -368,9 +369,9 @@ class Slots:
         return min((n for computing, n in self._computing if computing is slot), default=len(slot.rows))
 
     def _idle(self) -> list[Slot]:
-        """Return the slots without an owner: the empty ones first, then the least recently used ones."""
+        """Return the slots without an owner: empty ones first, long ones last, else the least recently used first."""
         idle = [s for s in self._slots if s.owner is None and not s.busy]
-        return sorted(idle, key=lambda s: (bool(s.rows), s.used))
+        return sorted(idle, key=lambda s: (bool(s.rows), len(s.rows) > _LONG, s.used))
 
     def _take_empty_slot(self) -> Slot:
         slot = self._idle()[0]
@@ -406,7 +407,7 @@ class Slots:
             return None
         slot = self._take_empty_slot()
         wanted = [Allocation(slot.number, 0, n)]
-        for other in self._idle():
+        for other in sorted(self._idle(), key=lambda s: s.used):
             while other.rows and not self.cache.fits(wanted, None, _FEWEST_STORED):
                 self._save_and_shorten(other)
         if not self.cache.fits(wanted):
