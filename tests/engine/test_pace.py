@@ -145,3 +145,13 @@ def test_a_long_text_does_not_leave_while_short_ones_can() -> None:
             sequence.append()
     rig.sequence([4] * 5).append()
     assert sorted(len(slot.rows) for slot in rig.slots._slots) == [5, 20, 1100]
+
+
+def test_a_long_text_is_not_cut_for_a_short_one_that_begins_alike() -> None:
+    rig = Rig(n_slots=2, n_ctx=4096)
+    for tokens in ([1] * 1100, [2] * 10):
+        with rig.sequence(tokens) as sequence:
+            sequence.append()
+    sequence = rig.sequence([1] * 30 + [4])
+    sequence.append()
+    assert sorted(len(slot.rows) for slot in rig.slots._slots) == [31, 1100]

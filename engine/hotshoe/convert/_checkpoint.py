@@ -52,26 +52,33 @@ class Checkpoint:
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else None
 
+    @property
+    def text_settings(self) -> Settings:
+        """What ``text_config`` or ``llm_config`` of config.json holds; empty if it has neither.
+
+        Raises ModelFileError unless it is an object.
+        """
+        key = "llm_config" if "llm_config" in self.config else "text_config"
+        inner = self.config.get(key)
+        if inner is not None and not isinstance(inner, Settings):
+            raise self.invalid(key, inner, "an object")
+        return Settings({}) if inner is None else inner
+
     def text(self) -> Checkpoint:
         """The text model of a checkpoint that may also read pictures or sounds: its settings, and its tensors.
 
         Settings that ``text_config`` or ``llm_config`` holds replace those of the whole model, except
         ``architectures``. Left out are tensors whose names begin, perhaps after "model.", as other parts do:
         "vision_", "visual.", "audio_", "multi_modal_projector." and some more. Names stay as they are. Raises
-        ModelFileError if ``text_config`` is not an object.
+        ModelFileError as ``text_settings`` does.
         """
-        key = "llm_config" if "llm_config" in self.config else "text_config"
-        inner = self.config.get(key)
-        inner = {} if inner is None else inner
-        if not isinstance(inner, dict):
-            raise self.invalid(key, inner, "an object")
-        config = Settings(self.config | inner | {"architectures": self.config.get("architectures")})
+        config = Settings(self.config | self.text_settings | {"architectures": self.config.get("architectures")})
         others = tuple(start + part for start in ("", "model.") for part in _OTHER_PARTS)
         tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(others)}
         return replace(self, config=config, tensors=tensors)
 
     def part(self, key: str) -> Checkpoint:
-        """The checkpoint with the settings in the object ``key``. Raises ModelFileError if that is missing."""
+        """The checkpoint with the settings that ``key`` holds. Raises ModelFileError unless it is an object."""
         inner = self.config.get(key)
         if not isinstance(inner, Settings):
             raise self.invalid(key, inner, "an object")

@@ -13,9 +13,10 @@ from hotshoe_core.errors import ModelError, UnknownArchitectureError, similar
 
 __all__ = ["convert", "find_converter"]
 
-_WHAT = {families.CONVERTERS: "which", families.TOWER_CONVERTERS: "whose encoder of pictures or sounds"}
-_PAGES = {families.CONVERTERS: "models", families.TOWER_CONVERTERS: "towers"}
-_MAKERS = {families.CONVERTERS: "make_layout", families.TOWER_CONVERTERS: "make_tower_layout"}
+_TEXTS = {  # by group, for messages: what has no converter, the page on converters, what they call
+    families.CONVERTERS: ("which", "models", "make_layout"),
+    families.TOWER_CONVERTERS: ("whose encoder of pictures or sounds", "towers", "make_tower_layout"),
+}
 
 
 def convert(
@@ -57,12 +58,13 @@ def find_converter(checkpoint: Checkpoint, group: str = families.CONVERTERS) -> 
     name = checkpoint.architecture or checkpoint.config.get("model_type")
     known = families.names(group)
     if not isinstance(name, str) or name not in known:
+        whose, page, _ = _TEXTS[group]
         what = f"a {name}" if isinstance(name, str) else "a model whose architecture config.json does not name"
         near = similar(str(name), known)
         raise UnknownArchitectureError(
-            f"{checkpoint.folder} holds {what}, {_WHAT[group]} no installed package converts",
+            f"{checkpoint.folder} holds {what}, {whose} no installed package converts",
             hint=(f"did you mean {near!r}?; " if near else "")
-            + f"docs/families.md lists what hotshoe converts, docs/{_PAGES[group]}.md says how to add one",
+            + f"docs/families.md lists what hotshoe converts, docs/{page}.md says how to add one",
         )
     converter: Callable[[Checkpoint], FileLayout] = families.find(group, name)
     return converter
@@ -75,6 +77,6 @@ def _describe(checkpoint: Checkpoint, group: str) -> FileLayout:
         raise ModelError(
             f"the converter of {name!r} (entry point of {group!r}) returned {type(layout).__name__}; "
             "expected a FileLayout",
-            hint=f"end the function with `return {_MAKERS[group]}(…)`",
+            hint=f"end the function with `return {_TEXTS[group][2]}(…)`",
         )
     return layout

@@ -10,8 +10,7 @@ __all__ = ["describe"]
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the text model, with the converter of its family. Raises as that does, and UnknownArchitectureError."""
     text = checkpoint.text()
-    inner = text.part("llm_config" if "llm_config" in text.config else "text_config")
-    text.config["architectures"] = inner.config.get("architectures")
+    text.config["architectures"] = checkpoint.text_settings.get("architectures")
     if text.architecture == checkpoint.architecture:
         raise text.invalid("architectures", text.architecture, "that of the text model, in text_config or llm_config")
     return find_converter(text)(text)

@@ -1,21 +1,13 @@
-"""Convert Llama, Mistral and the text model of SmolVLM, which GGUF calls "llama"."""
+"""Convert Llama and Mistral, which GGUF calls "llama"."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from hotshoe.convert import (
-    Checkpoint,
-    FileLayout,
-    Rules,
-    interleave,
-    make_layout,
-    read_rope,
-    read_sizes,
-)
+from hotshoe.convert import Checkpoint, FileLayout, Rules, interleave, make_layout, read_rope, read_sizes
 
-__all__ = ["describe", "describe_llama", "describe_smolvlm"]
+__all__ = ["describe", "describe_llama"]
 
 _MISTRAL_KV_HEADS = 8  # default of num_key_value_heads in transformers' MistralConfig
 
@@ -65,10 +57,3 @@ def describe_llama(
         constants=rope.llama3_factors(sizes.head_dim) | dict(also.constants),
     )
     return make_layout(checkpoint, arch, keys | more | rope.keys(), rules, vocab=sizes.vocab, tied=tied)
-
-
-def describe_smolvlm(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the text model of SmolVLM and Idefics3. Raises as ``describe`` does."""
-    text = checkpoint.text()
-    tensors = {name.replace("model.text_model.", "model.", 1): tensor for name, tensor in text.tensors.items()}
-    return describe_llama(replace(text, tensors=tensors), None, {})

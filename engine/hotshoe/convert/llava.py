@@ -20,8 +20,7 @@ _DEFAULTS = {
 
 def text_model(checkpoint: Checkpoint) -> Checkpoint:
     """The text model, with what config.json leaves out. Raises ConversionError for other families."""
-    inner = checkpoint.config.get("text_config")
-    kind = inner.get("model_type") if isinstance(inner, dict) else None
+    kind = checkpoint.text_settings.get("model_type")
     if kind not in _DEFAULTS:
         raise checkpoint.refusal(f"its text model is {kind!r:.40}; hotshoe converts Llava with llama or mistral")
     text = checkpoint.text()

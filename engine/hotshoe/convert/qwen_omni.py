@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hotshoe.convert import Checkpoint, FileLayout, Settings
-from hotshoe.convert.qwen_vl import describe_2
+from hotshoe.convert import Checkpoint, FileLayout, Settings, qwen2vl
 
 __all__ = ["describe", "thinker"]
 
@@ -23,4 +22,4 @@ def thinker(checkpoint: Checkpoint) -> Checkpoint:
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    return describe_2(thinker(checkpoint))
+    return qwen2vl.describe(thinker(checkpoint))

@@ -36,8 +36,7 @@ class Allowance(NamedTuple):
 
     def after(self, parts: Iterable[tuple[int, int]]) -> Allowance:
         """Return what is left after these parts of sequences: the position of the first row, the number of rows."""
-        rows, pairs = _work(parts)
-        return self._replace(seconds=self.seconds - rows * self.per_row - pairs * self.per_pair)
+        return self._replace(seconds=self.seconds - sum(self.cost(start, n) for start, n in parts))
 
     def at_most(self, seconds: float) -> Allowance:
         """Return the same with at most ``seconds`` left."""

@@ -114,7 +114,7 @@ def schedule(
     if allowance is not None:
         half = allowance.seconds / 2
         allowance = allowance.after((job.n_computed, 1) for job in decoding)
-        if decoding and 0 < len(prompts) < _MANY and prompts[0].n_pending >= 2 * STABLE_ROWS:
+        if decoding and 0 < len(prompts) < _MANY and prompts[0].n_pending >= 2 * STABLE_ROWS:  # enough for two pieces
             allowance = allowance.at_most(max(half, allowance.cost(prompts[0].n_computed, STABLE_ROWS)))
     if limits.uniform:
         if prompts and allowance is not None:

@@ -388,7 +388,7 @@ class Slots:
             return self._take_empty_slot(), nearest
         idle = self._idle()
         idle_slot = next((s for s in idle if s is not best), None)
-        if best in idle and (n == len(best.rows) or idle_slot is None or idle_slot.rows):
+        if best in idle and (idle_slot is None or len(best.rows) - n <= len(idle_slot.rows)):  # what would be lost
             self._save(best, n)
             self._trim(best, n)
             return best, nearest

@@ -8,6 +8,7 @@ from hotshoe.convert import Checkpoint, FileLayout, Names, Recipe, Rules, make_t
 
 __all__ = ["BLOCK_NAMES", "STARTS", "make_qwen_layout"]
 
+# how the names of the encoder's tensors begin
 STARTS = ("visual.", "model.visual.")
 BLOCK_NAMES: Names = {
     "patch_embed.proj.weight": ("v.patch_embd.weight", "v.patch_embd.weight.1"),

@@ -41,7 +41,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     vision = checkpoint.vision("model.vision_tower.", "model.embed_vision.")
     vision.expect(hidden_activation="gelu_pytorch_tanh")
     vision.config.setdefault("image_size", 224)  # it reads pictures of any size; llama.cpp's converter writes this one
-    keys = tower_keys(checkpoint, vision) | _rows(checkpoint, vision)
+    keys = tower_keys(checkpoint, vision) | row_keys(checkpoint, vision)
+    _check_causal(checkpoint)
     keys["vision.attention.layer_norm_epsilon"] = vision.number("rms_norm_eps", 1e-6)
     keys["vision.projector_type"] = "gemma4v"  # llama.cpp's files have another one for sound
     vision.expect(num_key_value_heads=keys["vision.attention.head_count"])
@@ -60,8 +61,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     return make_tower_layout(checkpoint, vision, "gemma4v", keys, rules)
 
 
-def _rows(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:
-    """The keys of how patches become rows, where they differ from what readers assume."""
+def _check_causal(checkpoint: Checkpoint) -> None:
+    """Raise ModelFileError if readers, who know by the model's size whether pictures are causal, would be wrong."""
     text = checkpoint.text()
     causal = text.config.get("use_bidirectional_attention") != "vision"
     if causal != (text.integer("hidden_size") in _CAUSAL):
@@ -70,7 +71,6 @@ def _rows(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:
             text.config.get("use_bidirectional_attention"),
             f"null for models of a hidden_size of {_CAUSAL}, and 'vision' for all others: files do not say it",
         )
-    return row_keys(checkpoint, vision)
 
 
 def row_keys(checkpoint: Checkpoint, vision: Checkpoint) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from hotshoe.convert._tokenfiles import read_text_tokenizer
 
 __all__ = ["STARTS", "describe", "describe_lighton"]
 
+# how the names of the encoder's tensors begin, and those of the projector
 STARTS = ("model.vision_tower.", "vision_tower.", "model.multi_modal_projector.", "multi_modal_projector.")
 _LIGHTON = ("model.vision_encoder.", "vision_encoder.", "model.vision_projection.", "vision_projection.")
 _NAMES: Names = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotshoe.convert import Checkpoint, FileLayout, Names, Rules, audio_keys, make_tower_layout
-from hotshoe.convert.whisper import qwen2_text
+from hotshoe.convert.qwen2_audio import text_model
 
 __all__ = ["WHISPER_BIASES", "WHISPER_NAMES", "describe_qwen2_audio", "describe_ultravox", "describe_voxtral"]
 
@@ -40,13 +40,13 @@ def describe_voxtral(checkpoint: Checkpoint) -> FileLayout:
 
 
 def describe_qwen2_audio(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the encoder of sounds. Raises as ``describe_voxtral`` does."""
-    text, audio = qwen2_text(checkpoint), checkpoint.audio(*_STARTS)
+    """Describe the encoder of Qwen2-Audio. Raises as ``describe_voxtral`` does."""
+    text, audio = text_model(checkpoint), checkpoint.audio(*_STARTS)
     return _describe(checkpoint, text, audio, "qwen2a", {}, {"linear": "mm.a.fc"}, ("mm.a.fc.bias",))
 
 
 def describe_ultravox(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the encoder of sounds. Raises as ``describe_voxtral`` does."""
+    """Describe the encoder of Ultravox. Raises as ``describe_voxtral`` does."""
     audio = checkpoint.audio(*_STARTS)
     checkpoint.expect(projector_act="swiglu")
     checkpoint.require("projector_ln_mid", False, True)

@@ -1,27 +1,17 @@
-"""Convert the text models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL."""
+"""Convert the text models of Qwen3-VL, also those with experts."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hotshoe.convert import Checkpoint, FileLayout, Recipe, read_rope
-from hotshoe.convert.qwen2 import describe_qwen2
 from hotshoe.convert.qwen3 import describe_qwen3
 from hotshoe.convert.qwen3moe import describe_qwen3moe
 
-__all__ = ["describe_2", "describe_3", "describe_3_moe"]
+__all__ = ["describe", "describe_moe"]
 
 
-def describe_2(checkpoint: Checkpoint) -> FileLayout:
-    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    text = checkpoint.text()
-    rope = read_rope(text, "linear", "yarn")
-    return describe_qwen2(
-        text, "qwen2vl", rope, {"rope.dimension_sections": rope.sections(16, 24, 24, interleaved=False)}
-    )
-
-
-def describe_3(checkpoint: Checkpoint) -> FileLayout:
+def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     text = checkpoint.text()
     rope = read_rope(text, "linear", "yarn")
@@ -33,7 +23,7 @@ def describe_3(checkpoint: Checkpoint) -> FileLayout:
     )
 
 
-def describe_3_moe(checkpoint: Checkpoint) -> FileLayout:
+def describe_moe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     text = checkpoint.text()
     text.expect(norm_topk_prob=True)
