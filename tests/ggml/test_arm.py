@@ -18,7 +18,7 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml.cpu.packed import QuantizedWeight
 from hotshoe_ggml.native import kernels
 
-from .test_linear_kernel import run
+from .test_linear_kernel import ready, run
 from .test_quants_kernel import TYPES, activations, weight
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def on_arm(
 def test_dot_products_give_the_same_bits(dtype: DType, program: Path) -> None:
     data, _ = weight(dtype, M, K)
     rows = [activations(n, K) for n in (1, 2, 3, 4, 9, 30)]
-    expected = b"".join(run(QuantizedWeight(data).pack(), x).tobytes() for x in rows)
+    expected = b"".join(run(ready(QuantizedWeight(data)), x).tobytes() for x in rows)
     assert on_arm(program, dtype, rows) == expected
 
 
@@ -81,7 +81,7 @@ def test_outliers_give_the_same_bits(program: Path) -> None:
     data, _ = weight(DType.Q4_0, M, K)
     x = activations(5, K)
     x[1, 7], x[3, 300] = 50, -80
-    packed = QuantizedWeight(replace(data, compute_bound=True)).pack()
+    packed = ready(QuantizedWeight(replace(data, compute_bound=True)))
     assert packed.separate_outliers
     assert on_arm(program, DType.Q4_0, [x], outliers=True) == run(packed, x).tobytes()
 

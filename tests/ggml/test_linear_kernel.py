@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import native
 from hotshoe_ggml.cpu.builder import CpuBuilder
 from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, pack_format
+from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.native import ffi
 
@@ -23,6 +24,8 @@ SHAPES = [
     (1, 1, 1), (2, 3, 5), (5, 7, 33), (6, 384, 64), (15, 1537, 97), (29, 770, 96), (131, 385, 65), (230, 64, 40),
     (280, 802, 500),
 ]  # fmt: skip
+
+Packed = TypeVar("Packed", bound=PackedWeight)
 
 erf = np.vectorize(math.erf)
 
@@ -46,6 +49,12 @@ def rounded(values: np.ndarray, format: PackedFormat) -> np.ndarray:
         bits = values.astype(np.float32).view(np.uint32)
         return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
     return values
+
+
+def ready(weight: Packed) -> Packed:
+    """The weight, after it was packed."""
+    Packing([weight], 1).finish()
+    return weight
 
 
 def need(format: PackedFormat) -> None:
@@ -126,7 +135,7 @@ def test_the_product_with_its_epilogue(format: PackedFormat, shape: tuple[int, i
     x, w, product = example(*shape, format)
     rng = np.random.default_rng(1)
     bias, residual = rng.standard_normal(m, dtype=np.float32), rng.standard_normal((n, m), dtype=np.float32)
-    packed = DenseWeight(weight_data(w), format).pack()
+    packed = ready(DenseWeight(weight_data(w), format))
     for use in [("none", False, False), ("none", True, True), ("gelu", True, True), ("none", False, True)]:
         packed.params(*use).avx2_only = avx2_only
     biased = product + bias
@@ -179,7 +188,7 @@ def test_f16_as_stored_that_is_rounded(shape: tuple[int, int, int]) -> None:
 def test_any_number_of_threads(threads: int, shape: tuple[int, int, int]) -> None:
     need(PackedFormat.F32)
     x, w, product = example(*shape, PackedFormat.F32)
-    got = run(DenseWeight(weight_data(w), PackedFormat.F32).pack(), x, threads=threads)
+    got = run(ready(DenseWeight(weight_data(w), PackedFormat.F32)), x, threads=threads)
     np.testing.assert_allclose(got, product, rtol=0, atol=1e-5)
 
 
@@ -195,7 +204,7 @@ def test_a_weight_of_a_file(dtype: DType) -> None:
         stored = np.empty_like(values)
         to_float = native.lib().ggml_get_type_traits(dtype.id).to_float
         to_float(ffi.from_buffer(data.data), ffi.from_buffer("float[]", stored), stored.size)
-    packed = DenseWeight(data, format).pack()
+    packed = ready(DenseWeight(data, format))
     size = 4 if format is PackedFormat.F32 else 2  # BF16 is packed as F32 if the CPU has no product for it
     assert packed.nbytes == DenseWeight(data, format).nbytes == 96 * 96 * size
     got = run(packed, np.eye(96, dtype=np.float32))  # W.T itself
@@ -220,7 +229,7 @@ def test_a_small_matrix_is_packed_in_every_model() -> None:
     assert pack_format(data) is PackedFormat.F32
     assert pack_format(data, bf16=True) is PackedFormat.F32  # it is never rounded
     x, w, _ = example(70, 256, 64, PackedFormat.F32)
-    packed = DenseWeight(weight_data(w), PackedFormat.F32).pack()
+    packed = ready(DenseWeight(weight_data(w), PackedFormat.F32))
     together = run(packed, x)
     for n in (1, 3, 17):
         assert np.array_equal(run(packed, x[:n]), together[:n])
@@ -230,7 +239,7 @@ def test_nan_stays_in_its_row() -> None:
     need(PackedFormat.F32)
     x, w, product = example(20, 50, 40, PackedFormat.F32)
     x[3, 7], x[5, 1] = np.nan, np.inf
-    got = run(DenseWeight(weight_data(w), PackedFormat.F32).pack(), x)
+    got = run(ready(DenseWeight(weight_data(w), PackedFormat.F32)), x)
     assert np.isnan(got[3]).all()
     assert np.isinf(got[5]).all()
     rest = np.delete(np.arange(20), [3, 5])

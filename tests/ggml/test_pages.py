@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-import mmap
 import os
 import sys
 import threading
@@ -18,10 +16,12 @@ import pytest
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_core import DType, WeightData
-from hotshoe_ggml.cpu import packed, pages
+from hotshoe_ggml.cpu import packed, packing, pages
 from hotshoe_ggml.memory.host import zeros
-from hotshoe_ggml.memory.transfer import Meter
+from hotshoe_ggml.native import ffi, kernels
 from hotshoe_ggml.native.context import address
+
+LARGE = 2 << 20
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="large pages are requested on Linux only")
 
@@ -51,6 +51,17 @@ def require_large_pages() -> None:
         pytest.skip("this system gives large pages to all programs, or to none")
     if tuple(map(int, os.uname().release.split(".")[:2])) < (5, 14):
         pytest.skip("this kernel gives no pages before they are written")
+
+
+def request(of_memory: pages.LargePages, start: int, stop: int) -> None:
+    kernels().hotshoe_request_pages(of_memory.native, start, stop)
+
+
+def requested(of_memory: pages.LargePages) -> set[int]:
+    """The pages that are large, by their number from the first whole one on."""
+    start, stop = (int(ffi.cast("uintptr_t", at)) for at in (of_memory.native.start, of_memory.native.stop))
+    n = -(-(stop - start) // LARGE)
+    return {page for page in range(n) if of_memory.native.is_large[page]}
 
 
 def all_later(memory: np.ndarray, n_hot: int) -> pages.LargePages:
@@ -106,7 +117,7 @@ def test_pages_that_are_large_already_stay_where_they_are(monkeypatch: pytest.Mo
     monkeypatch.setattr(pages, "_FAST", 10.0)
     memory = zeros(40 << 20)
     of_memory = pages.LargePages(memory, memory.nbytes)
-    of_memory.request(0, memory.nbytes)
+    request(of_memory, 0, memory.nbytes)
     monkeypatch.setattr(of_memory, "_replace", lambda *_: pytest.fail("a large page was replaced"))
     wait_for(of_memory.get_rest())
 
@@ -128,11 +139,11 @@ def test_matrices_that_each_token_reads_come_before_experts(monkeypatch: pytest.
             super().__init__(memory, n_hot)
             seen.extend((address(memory), n_hot))
 
-    monkeypatch.setattr(packed, "LargePages", Pages)
+    monkeypatch.setattr(packing, "LargePages", Pages)
     shapes = [(4, 32, 64), (16, 64), (2, 32, 64), (48, 64)]
     data = [WeightData("w", shape, DType.Q8_0, np.zeros(DType.Q8_0.nbytes(shape), np.uint8)) for shape in shapes]
     weights = [packed.QuantizedWeight(weight) for weight in data]
-    packed.pack_all(weights, 2, Meter(1, None))
+    packing.Packing(weights, 2).finish()
     start, n_hot = seen
     places = [int(w._address) - start for w in weights]
     assert places[3] == 0
@@ -165,80 +176,42 @@ def test_large_pages_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_FAST", 10.0)
     memory = zeros(40 << 20)
     fresh = pages.LargePages(memory, 0)
-    fresh.request(0, 1 << 20)
-    fresh.request(1 << 20, memory.nbytes)
+    request(fresh, 0, 1 << 20)
+    request(fresh, 1 << 20, memory.nbytes)
     assert large_pages(memory) >= 20 << 20
     assert not memory.any()
     memory[:] = 1
 
 
-@pytest.fixture
-def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """The requested pages, all of which are provided, and whether they are large."""
-    requested: list[tuple[int, bool]] = []
-    large = []
-
-    def advise(start: int, nbytes: int, advice: int) -> int:
-        if advice == mmap.MADV_HUGEPAGE:
-            large.append((start, nbytes))
-        else:
-            requested.append((start, (start, nbytes) in large))
-        return 0
-
-    monkeypatch.setattr(pages, "_advise", lambda: advise)
-    return requested
-
-
-LARGE = 2 << 20
-
-
-def test_the_thread_that_writes_the_start_of_a_page_requests_it(
-    requested: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "_FAST", 10.0)
+def test_the_thread_that_writes_the_start_of_a_page_requests_it() -> None:
     memory = zeros(41 << 20)[4096:]
     fresh = pages.LargePages(memory, 0)
+    fresh.native.fast = 2**62
     edges = [0, 1, 3 << 20, 4 << 20, 17 << 20, memory.nbytes]
-    parts = list(itertools.pairwise(edges))
-    for part in parts[::-1]:
-        fresh.request(*part)
-    first, stop = -(-address(memory) // LARGE) * LARGE, address(memory) + memory.nbytes
-    # only the last one is small
-    assert sorted(requested) == [(page, page + LARGE <= stop) for page in range(first, stop, LARGE)]
+    for start, stop in list(itertools.pairwise(edges))[::-1]:
+        before = requested(fresh)
+        request(fresh, start, stop)
+        first, last = (-(-(address(memory) + edge) // LARGE) for edge in (start, stop))
+        full = (address(memory) + memory.nbytes) // LARGE  # only the last page is small
+        new = {page - -(-address(memory) // LARGE) for page in range(first, min(last, full))}
+        assert requested(fresh) - before == new
 
 
-def test_after_a_slow_page_more_and_more_are_small(
-    requested: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "_FAST", -1.0)
-    memory = zeros(200 << 20)
-    pages.LargePages(memory, 0).request(0, memory.nbytes)
-    large = [(page - requested[0][0]) // LARGE for page, is_large in requested if is_large]
-    assert large == [0, 9, 26, 59]
-    assert len(requested) >= 99
+def test_after_a_slow_page_more_and_more_are_small() -> None:
+    fresh = pages.LargePages(memory := zeros(200 << 20), 0)
+    fresh.native.fast = -1
+    request(fresh, 0, memory.nbytes)
+    assert requested(fresh) == {0, 9, 26, 59}
 
 
-def test_a_kernel_without_the_call_gets_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    requested: list[int] = []
-
-    def refuse(start: int, nbytes: int, advice: int) -> int:
-        requested.append(start)
-        return errno.EINVAL
-
-    monkeypatch.setattr(pages, "_advise", lambda: refuse)
-    fresh = pages.LargePages(memory := zeros(40 << 20), 0)
-    fresh.request(0, memory.nbytes)
-    fresh.request(0, memory.nbytes)
-    assert len(set(requested)) == 1
+def test_small_memory_is_not_requested() -> None:
+    fresh = pages.LargePages(memory := zeros(10 << 20), 0)
+    request(fresh, 0, memory.nbytes)
+    assert not requested(fresh)
 
 
 def test_small_memory_gets_no_thread() -> None:
     assert pages.LargePages(zeros(1 << 20), 0).get_rest() is None
-
-
-def test_small_memory_is_not_requested(requested: list[tuple[int, bool]]) -> None:
-    pages.LargePages(memory := zeros(10 << 20), 0).request(0, memory.nbytes)
-    assert not requested
 
 
 def test_without_a_thread_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:

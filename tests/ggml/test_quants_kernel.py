@@ -27,12 +27,14 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import native
 from hotshoe_ggml.cpu import builder as builder_module
 from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
+from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_ggml.cpu.prefetching import WAYS, force_prefetching
 from hotshoe_ggml.memory.layouts import PlainLayout, RearrangedLayout
+from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import ffi, kernels
 from hotshoe_loader import load_all
 
-from .test_linear_kernel import erf, run
+from .test_linear_kernel import erf, ready, run
 from .test_linear_kernel import weight_data as of_an_encoder
 
 SMALL_BLOCKS = [DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0, DType.IQ4_NL, DType.MXFP4]
@@ -101,7 +103,7 @@ def test_the_error_is_no_larger_than_that_of_ggml(dtype: DType, ggml: Backend) -
                 data, stored = weight(dtype, m, k)
                 x = activations(n, k)
                 exact = x.astype(np.float64) @ stored.T
-                got = run(QuantizedWeight(data).pack(), x)
+                got = run(ready(QuantizedWeight(data)), x)
                 sizes = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(stored, axis=1)
                 assert (np.abs(got - exact) <= 1e-2 * sizes).all(), (n, k, m)  # each shape is right by itself
                 ours.append(np.linalg.norm(got - exact))
@@ -114,7 +116,7 @@ def test_tokens_that_just_fit_are_staged_whole(k: int) -> None:
     """A number of features that is not a multiple of 256, and the most that fit: several runs of panels."""
     data, stored = weight(DType.Q4_0, 512, k)
     x = activations(192, k)
-    assert error(run(QuantizedWeight(data).pack(), x, threads=1), x @ stored.T) < 1e-2
+    assert error(run(ready(QuantizedWeight(data)), x, threads=1), x @ stored.T) < 1e-2
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
@@ -124,7 +126,7 @@ def test_a_gated_product_is_that_of_both_products(dtype: DType, activation: str)
     for k in (2304, 4096) if dtype in SUPERBLOCKS else (2016, 2880):
         rng = np.random.default_rng(k)
         both = [weight_data(rng.standard_normal((83, k), np.float32), dtype) for _ in range(2)]
-        gate, up = (QuantizedWeight(w).pack() for w in both)
+        gate, up = (ready(QuantizedWeight(w)) for w in both)
         assert up.takes_gate(gate)
         for n, threads in ((1, 2), (2, 1), (7, 3), (130, 2)):
             x = activations(n, k) / np.float32(math.sqrt(k))
@@ -145,7 +147,7 @@ def test_outliers_of_an_encoder(dtype: DType) -> None:
     """Staged whole and in pieces; rows without outliers equal those of a decoder, also in tiles with outliers."""
     for k, m in ((512, 83), (12288, 17)):
         data, stored = weight(dtype, m, k)
-        plain, apart = QuantizedWeight(data).pack(), QuantizedWeight(replace(data, compute_bound=True)).pack()
+        plain, apart = ready(QuantizedWeight(data)), ready(QuantizedWeight(replace(data, compute_bound=True)))
         for n, threads in ((1, 1), (2, 2), (9, 3), (100, 2)):
             x = activations(n, k)
             x[::3, [3, 200, k - 1]] = 60
@@ -155,7 +157,7 @@ def test_outliers_of_an_encoder(dtype: DType) -> None:
             for row in range(n) if k == 512 else (0, n - 1):
                 alone = run(apart if row % 3 == 0 else plain, x[row : row + 1])
                 np.testing.assert_array_equal(got[row : row + 1], alone)
-            forced = QuantizedWeight(replace(data, compute_bound=True)).pack()
+            forced = ready(QuantizedWeight(replace(data, compute_bound=True)))
             forced.params("none", False, False).avx2_only = True
             np.testing.assert_array_equal(run(forced, x), got)
 
@@ -163,8 +165,8 @@ def test_outliers_of_an_encoder(dtype: DType) -> None:
 def test_a_gate_with_outliers() -> None:
     rng, k = np.random.default_rng(0), 512
     both = [of_an_encoder(rng.standard_normal((83, k), np.float32), DType.Q8_0) for _ in range(2)]
-    gate, up = (QuantizedWeight(w).pack() for w in both)
-    decoding = QuantizedWeight(weight(DType.Q8_0, 83, k)[0]).pack()
+    gate, up = (ready(QuantizedWeight(w)) for w in both)
+    decoding = ready(QuantizedWeight(weight(DType.Q8_0, 83, k)[0]))
     assert up.takes_gate(gate)
     assert not up.takes_gate(decoding)
     x = activations(70, k) / np.float32(math.sqrt(k))
@@ -178,13 +180,13 @@ def test_a_gate_with_outliers() -> None:
 
 
 def test_weights_that_take_no_gate() -> None:
-    gate, up, long = (QuantizedWeight(weight(DType.Q4_0, 16, k)[0]).pack() for k in (64, 96, 32 << 10))
+    gate, up, long = (ready(QuantizedWeight(weight(DType.Q4_0, 16, k)[0])) for k in (64, 96, 32 << 10))
     assert not up.takes_gate(gate)
     assert not long.takes_gate(long), "its tokens are staged in pieces"
-    assert not up.takes_gate(QuantizedWeight(weight(DType.Q5_0, 16, 96)[0]).pack())
+    assert not up.takes_gate(ready(QuantizedWeight(weight(DType.Q5_0, 16, 96)[0])))
     data = weight(DType.Q4_0, 16, 96)[0].data
-    experts = QuantizedWeight(WeightData("w", (2, 8, 96), DType.Q4_0, data, ("linear_experts",))).pack()
-    alone = QuantizedWeight(WeightData("w", (8, 96), DType.Q4_0, data[: data.nbytes // 2], ("linear",))).pack()
+    experts = ready(QuantizedWeight(WeightData("w", (2, 8, 96), DType.Q4_0, data, ("linear_experts",))))
+    alone = ready(QuantizedWeight(WeightData("w", (8, 96), DType.Q4_0, data[: data.nbytes // 2], ("linear",))))
     assert not alone.takes_gate(experts), "it is of several experts"
 
 
@@ -192,7 +194,7 @@ def test_weights_that_take_no_gate() -> None:
 @pytest.mark.parametrize("n", [1, 5, 100])
 def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> None:
     data, _ = weight(dtype, 83, 2304)
-    packed, x = QuantizedWeight(data).pack(), activations(n, 2304)
+    packed, x = ready(QuantizedWeight(data)), activations(n, 2304)
     alone = run(packed, x, threads=1)
     for threads in (2, 3, 4):
         np.testing.assert_array_equal(run(packed, x, threads=threads), alone)
@@ -211,7 +213,7 @@ def _unforced():
 def test_every_way_of_prefetching_gives_the_same_bits(dtype: DType) -> None:
     """One row and two, one thread and two, both instruction sets."""
     k = 2304
-    packed, avx2 = (QuantizedWeight(weight(dtype, 83, k)[0]).pack() for _ in range(2))
+    packed, avx2 = (ready(QuantizedWeight(weight(dtype, 83, k)[0])) for _ in range(2))
     avx2.params("none", False, False).avx2_only = True
     for n in (1, 2):
         results = []
@@ -228,10 +230,10 @@ def test_the_way_of_prefetching_is_measured_while_computing() -> None:
     program = """if True:
         import numpy as np
         from hotshoe_ggml.cpu.prefetching import prefetching
-        from tests.ggml.test_quants_kernel import DType, QuantizedWeight, activations, run, weight
+        from tests.ggml.test_quants_kernel import DType, QuantizedWeight, activations, ready, run, weight
         assert prefetching() == {}
-        short = QuantizedWeight(weight(DType.Q4_K, 16, 1024)[0]).pack()
-        long = QuantizedWeight(weight(DType.Q4_K, 256, 2048)[0]).pack()
+        short = ready(QuantizedWeight(weight(DType.Q4_K, 16, 1024)[0]))
+        long = ready(QuantizedWeight(weight(DType.Q4_K, 256, 2048)[0]))
         for _ in range(100):
             run(short, activations(1, 1024), threads=1)  # 9 KiB: shorter than the clock is exact
             run(long, activations(2, 2048))  # the second row finds the weights in the cache
@@ -269,7 +271,7 @@ def way_of_unmeasured() -> int:
 def test_every_instruction_set_gives_the_same_bits(dtype: DType) -> None:
     """AVX2 compared with what this CPU would use: the integers are the same, and floats are added in the same order."""
     data, _ = weight(dtype, 83, 2304)
-    best, forced = QuantizedWeight(data).pack(), QuantizedWeight(data).pack()
+    best, forced = ready(QuantizedWeight(data)), ready(QuantizedWeight(data))
     forced.params("none", False, False).avx2_only = True
     for n in (1, 2, 7, 8, 9, 100):
         x = activations(n, 2304)
@@ -303,7 +305,7 @@ def _avx_vnni(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_avx_vnni_gives_the_same_bits(dtype: DType, avx_vnni: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     data, _ = weight(dtype, 83, 2304)
-    packed = QuantizedWeight(data).pack()
+    packed = ready(QuantizedWeight(data))
     for n in (1, 2, 3, 4, 9, 100):
         x = activations(n, 2304)
         expected = run(packed, x)
@@ -317,7 +319,7 @@ def test_rows_of_nan_infinity_large_and_small_numbers(dtype: DType) -> None:
     """Infinity and NaN stay in their row and give one of the two; outliers, zeros and tiny numbers are right."""
     data, stored = weight(dtype, 48, 512)
     x = activations(12, 512)
-    packed = QuantizedWeight(data).pack()
+    packed = ready(QuantizedWeight(data))
     before = run(packed, x)
     x[1, 7], x[4, 100], x[5, 511], x[6] = np.nan, np.inf, -np.inf, np.nan
     x[8], x[9], x[10, 300], x[11] = 0, x[9] * 1e-38, 1e4, x[11] * 1e30
@@ -341,7 +343,7 @@ def test_the_bounds_of_every_sum_in_16_bits() -> None:
         data = weight_data(values, dtype)
         x = np.concatenate([np.ones((1, k)), -np.ones((1, k))]).astype(np.float32)
         exact = x.astype(np.float64) @ numbers(data).T
-        np.testing.assert_allclose(run(QuantizedWeight(data).pack(), x), exact, rtol=1e-4)
+        np.testing.assert_allclose(run(ready(QuantizedWeight(data)), x), exact, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
@@ -353,7 +355,7 @@ def test_every_code_at_every_index(dtype: DType) -> None:
         raw[:: dtype.nbytes((32,))] %= 240  # exponents small enough for the sum of products
     data = WeightData("w", (40, k), dtype, raw, ("linear",))
     stored = numbers(data)
-    got = run(QuantizedWeight(data).pack(), np.eye(k, dtype=np.float32)).T
+    got = run(ready(QuantizedWeight(data)), np.eye(k, dtype=np.float32)).T
     blocks, read = (a.reshape(40, -1, 32) for a in (stored, got))
     finite = np.isfinite(stored).reshape(40, -1, 256).all((1, 2))  # rows whose scale is not finite are left out
     largest = np.abs(blocks).max(-1, keepdims=True) * np.ones_like(blocks)
@@ -367,7 +369,7 @@ def test_the_epilogue(dtype: DType) -> None:
     data, stored = weight(dtype, 83, 512)
     rng, x = np.random.default_rng(1), activations(21, 512)
     bias, residual = rng.standard_normal(83, dtype=np.float32), rng.standard_normal((21, 83), dtype=np.float32)
-    packed = QuantizedWeight(data).pack()
+    packed = ready(QuantizedWeight(data))
     product = run(packed, x).astype(np.float64)
     assert error(product, x @ stored.T) < 1e-2
     biased = product + bias
@@ -393,11 +395,11 @@ def test_experts_give_what_their_own_products_give(dtype: DType, n: int, used: i
     e, m, k = 5, 83, 512
     both, _ = weight(dtype, e * m, k)
     size = both.data.nbytes // e
-    packed = QuantizedWeight(WeightData("w", (e, m, k), dtype, both.data, ("linear_experts",))).pack()
+    packed = ready(QuantizedWeight(WeightData("w", (e, m, k), dtype, both.data, ("linear_experts",))))
     chosen, x = choices(n, used, e), activations(n * rows, k).reshape(n, rows, k)
     expected = np.empty((n, used, m), np.float32)
     for i in range(e):
-        own = QuantizedWeight(WeightData("w", (m, k), dtype, both.data[i * size : (i + 1) * size], ("linear",))).pack()
+        own = ready(QuantizedWeight(WeightData("w", (m, k), dtype, both.data[i * size : (i + 1) * size], ("linear",))))
         at = chosen == i
         if at.any():
             expected[at] = run(own, np.ascontiguousarray(np.broadcast_to(x, (n, used, k))[at]))
@@ -412,14 +414,14 @@ def test_gated_experts_give_what_their_own_products_give(dtype: DType, n: int, u
     e, m, k = 3, 83, 5632 if n == 300 else 512
     rng = np.random.default_rng(k)
     both = [weight_data(rng.standard_normal((e * m, k), np.float32), dtype) for _ in range(2)]
-    gates, ups = (QuantizedWeight(WeightData("w", (e, m, k), dtype, w.data, ("linear_experts",))).pack() for w in both)
+    gates, ups = (ready(QuantizedWeight(WeightData("w", (e, m, k), dtype, w.data, ("linear_experts",)))) for w in both)
     assert ups.takes_gate(gates)
     chosen, x = choices(n, used, e), activations(n * rows, k).reshape(n, rows, k)
     expected = np.empty((n, used, m), np.float32)
     size = both[0].data.nbytes // e
     for i in range(e):
         gate, up = (
-            QuantizedWeight(WeightData("w", (m, k), dtype, w.data[i * size : (i + 1) * size], ("linear",))).pack()
+            ready(QuantizedWeight(WeightData("w", (m, k), dtype, w.data[i * size : (i + 1) * size], ("linear",))))
             for w in both
         )
         at = chosen == i
@@ -459,12 +461,12 @@ def test_experts_of_a_backend(dtype: DType, ggml: Backend) -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_a_packed_weight_takes_what_the_file_takes(dtype: DType) -> None:
     data, _ = weight(dtype, 48, 512)
-    read: list[int] = []
-    packed = QuantizedWeight(data).pack(after=lambda part: read.append(part.nbytes))
-    assert packed.nbytes == QuantizedWeight(data).nbytes == data.data.nbytes == sum(read)
+    packed, meter = QuantizedWeight(data), Meter(1, None)
+    Packing([packed], 1, meter).finish()
+    assert packed.nbytes == data.data.nbytes == meter.done
     shifted = np.empty(data.data.size + 1, np.uint8)[1:]  # a file's bytes may have any address
     shifted[:] = data.data
-    elsewhere = QuantizedWeight(WeightData("w", data.shape, dtype, shifted, data.uses)).pack()
+    elsewhere = ready(QuantizedWeight(WeightData("w", data.shape, dtype, shifted, data.uses)))
     x = activations(2, 512)
     np.testing.assert_array_equal(run(elsewhere, x), run(packed, x))
 

@@ -23,7 +23,7 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import dequantize, quantize
 from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_core.testing import OP_CASES, Case
-from hotshoe_ggml.cpu import packed
+from hotshoe_ggml.cpu import packing
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.memory import transfer
 from hotshoe_ggml.memory.layouts import DualLayout, RearrangedLayout
@@ -196,7 +196,7 @@ def test_progress_ends_with_the_last_weight_in_any_thread(backend: Backend, monk
         thread.start()
         thread.join()
 
-    monkeypatch.setattr(packed, "run_all", in_another_thread)
+    monkeypatch.setattr(packing, "_AT_ONCE", 0)
     monkeypatch.setattr(transfer, "run_all", in_another_thread)
     data = quantize(np.ones((N, K), np.float32), DType.Q4_0)
     uses = {"packed": ("linear",), "plain": ("take",), "twice": ("linear", "take")}
@@ -211,7 +211,7 @@ def test_without_room_for_packed_weights_nothing_is_loaded(backend: Backend, mon
     def no_room(nbytes: int) -> np.ndarray:
         raise MemoryError
 
-    monkeypatch.setattr(packed, "zeros", no_room)
+    monkeypatch.setattr(packing, "zeros", no_room)
     before = backend.memory().total
     small = WeightData("a", (N, K), DType.Q4_0, quantize(np.ones((N, K), np.float32), DType.Q4_0), ("linear",), layer=2)
     large = replace(small, name="b", shape=(2 * N, K), data=np.concatenate([small.data] * 2), layer=5)

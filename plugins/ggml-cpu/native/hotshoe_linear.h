@@ -21,6 +21,10 @@ struct hotshoe_linear_params {
     const void * packed; /* NULL: the weight is src[1], as a file has it */
     /* Only hotshoe_quants and hotshoe_quants_experts: another weight of the same size and type, or NULL. */
     const void * gate;
+    /* Only hotshoe_quants and hotshoe_quants_experts: the weight and the gate as a file has them, as long as they are
+     * not packed; else NULL. Each panel is then packed when it is multiplied, into the scratch. */
+    const void * rows;
+    const void * gate_rows;
     int64_t k, m;       /* input and output features */
     int32_t format;     /* enum hotshoe_linear_format; with an F16 weight as a file has it, BF16 rounds it to BF16 */
     int32_t activation; /* enum hotshoe_linear_activation */

@@ -73,7 +73,8 @@ struct token_group {
     const struct quant_set * set;
     const struct quant * quant;
     const char * packed;
-    const char * gate; /* or NULL */
+    const char * gate;            /* or NULL */
+    const char *rows, *gate_rows; /* as a file has them, as long as they are not packed; else NULL */
     int64_t k, m, first_panel, last_panel;
     const float * bias; /* or NULL */
     int activation, separate_outliers;
@@ -87,7 +88,8 @@ struct token_group {
  * errors of the spans that have outliers, rounded to 8 bits in turn. */
 struct staged {
     _Alignas(64) char tokens[STAGED];
-    uint8_t has_outliers[MAX_SPANS]; /* for each span, tile by tile */
+    uint8_t has_outliers[MAX_SPANS];            /* for each span, tile by tile */
+    _Alignas(64) char panel[HOTSHOE_MAX_PANEL]; /* of a weight that is not packed yet */
 };
 _Static_assert(sizeof(struct staged) <= HOTSHOE_SCRATCH, "too small");
 
@@ -303,26 +305,35 @@ static void multiply(const struct token_group * g, struct staged * s, int are_st
     struct scratch scratch;
     const struct quant * q = g->quant;
     const struct tiling t = tiling_of(g);
-    const int n_weights = g->gate ? 2 : 1;
+    const int n_weights = g->gate ? 2 : 1, is_packed = !g->rows && !g->gate_rows;
+    const int64_t file_row_bytes = t.panel_bytes / ROWS;
     struct piece piece;
     for (piece.k0 = 0; piece.k0 < g->k; piece.k0 += t.depth) {
         piece.k1 = min64(piece.k0 + t.depth, g->k);
         if (!are_staged) {
             stage_tokens(g, &t, piece.k0, piece.k1, s);
         }
-        /* Measured with one token only: the next token finds the weights in the cache. */
+        /* Measured with one token only: the next token finds the weights in the cache. So does what was just packed. */
         const int64_t panels = (g->last_panel - g->first_panel) * n_weights;
         struct prefetch_use prefetching = {.sample = -1};
         if (t.without_unpacking) {
             const int64_t bytes = panels * packed_bytes(q, piece.k1 - piece.k0);
-            prefetching = begin_prefetch(q->type, g->n_tokens == 1 ? bytes : 0);
+            prefetching = begin_prefetch(q->type, is_packed && g->n_tokens == 1 ? bytes : 0);
         }
         for (int64_t turn = g->first_panel * n_weights; turn < g->last_panel * n_weights; ++turn) {
             const int64_t panel = turn / n_weights;
             piece.is_gate = g->gate && turn % 2 == 0; /* before its product */
             piece.column = panel * ROWS;
             piece.n_columns = (int) min64(ROWS, g->m - piece.column);
-            piece.packed = (piece.is_gate ? g->gate : g->packed) + panel * t.panel_bytes + packed_bytes(q, piece.k0);
+            const char * rows = piece.is_gate ? g->gate_rows : g->rows;
+            if (rows) {
+                rows += piece.column * file_row_bytes;
+                hotshoe_quants_pack_piece(q, rows, g->k, piece.n_columns, piece.k0, piece.k1, s->panel);
+                piece.packed = s->panel;
+            } else {
+                piece.packed = (piece.is_gate ? g->gate : g->packed) + panel * t.panel_bytes;
+                piece.packed += packed_bytes(q, piece.k0);
+            }
             for (piece.k = piece.k0; piece.k < piece.k1; piece.k += piece.n_elements) {
                 piece.n_elements = min64(t.step, piece.k1 - piece.k);
                 if (!t.without_unpacking) {
@@ -365,6 +376,8 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const float * residual = params->has_residual ? (const float *) dst->src[params->has_bias ? 2 : 1]->data : 0;
     struct token_group g = token_group_of(params);
     g.gate = (const char *) params->gate;
+    g.rows = (const char *) params->rows;
+    g.gate_rows = (const char *) params->gate_rows;
     g.bias = params->has_bias ? (const float *) dst->src[1]->data : 0;
     /* Groups of tokens of nearly one size, each with all panels. */
     const int64_t n = x->ne[1], panels = ceil_div(g.m, ROWS), parts = token_parts(n, panels, nth, 1.5, 4.0);
@@ -433,6 +446,7 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
     const size_t weight_bytes = hotshoe_quants_size(params->format, params->k, params->m);
     struct token_group g = token_group_of(params);
     const int64_t panels = ceil_div(g.m, ROWS), group_tokens = max_tokens(&g);
+    const int64_t file_bytes = packed_bytes(g.quant, g.k) / ROWS * g.m; /* of one weight */
     int64_t total = 0;
     for (int32_t e = 0; e < params->n_experts; ++e) {
         total += ceil_div(count_of(chosen, n, e), group_tokens) * panels;
@@ -466,6 +480,8 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
             g.n_tokens = last - first;
             g.packed = (const char *) params->packed + expert * weight_bytes;
             g.gate = params->gate ? (const char *) params->gate + expert * weight_bytes : 0;
+            g.rows = params->rows ? (const char *) params->rows + expert * file_bytes : 0;
+            g.gate_rows = params->gate_rows ? (const char *) params->gate_rows + expert * file_bytes : 0;
             g.first_panel = (item - expert_begin) % panels;
             g.last_panel = min64(g.first_panel + end - item, panels);
             multiply(&g, staged, is_same && all_staged(&g));

@@ -15,6 +15,9 @@ HOTSHOE_API int hotshoe_quants_gates(int type, int64_t k, int separate_outliers)
  * zeroed before the first pack. */
 HOTSHOE_API size_t hotshoe_quants_size(int type, int64_t k, int64_t m);
 
+/* The most bytes of a packed weight with 16 rows of k elements that may be multiplied before it is packed. */
+enum { HOTSHOE_MAX_PANEL = 512 << 10 };
+
 /* Packs rows [first_row, first_row + n_rows) of W (m, k), given as the file has them. Several threads may pack
  * different rows at once. */
 HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows,
@@ -26,6 +29,7 @@ HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t fir
  * on its row of x only: not on the other rows, the number of threads, or the instruction set.
  * separate_outliers: a number is an outlier if it is ten times as large as the root mean square of its row. Numbers
  * that share a scale with an outlier are rounded to 16 bits: 8 for the number, and 8 for its rounding error.
+ * A weight that is not packed yet, params->rows, gives the same bits, more slowly.
  * With a gate: dst = act(x @ gate.T) * (x @ W.T), without bias and residual; see hotshoe_quants_gates. */
 HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 

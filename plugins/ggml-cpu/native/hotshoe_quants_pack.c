@@ -123,50 +123,66 @@ static void transpose_words(const char * rows, int64_t row_stride, int n, char *
     }
 }
 
+/* Packs `n_blocks` blocks of each of n rows, which are rows [first, first + n) of a panel. */
+static void pack_blocks(const struct quant * q, const char * in, int64_t row_bytes, int64_t first, int64_t n,
+                        int64_t n_blocks, char * out) {
+    const int fifth_bits = q->type == GGML_TYPE_Q5_0 || q->type == GGML_TYPE_Q5_1;
+    /* The next panel. The processor itself does not foresee reads in 16 places at once. */
+    const char * next = in + n * row_bytes;
+    for (int64_t b = 0; b < n_blocks; ++b) {
+        for (int line = 0; line < ROWS * q->file_block_bytes; line += CACHE_LINE, next += CACHE_LINE) {
+            __builtin_prefetch(next);
+        }
+        for (int f = 0; f < 2; ++f) {
+            const int bytes = q->fields[f].bytes, n_elements = q->fields[f].n;
+            if (bytes == 4 && n == ROWS) {
+                transpose_words(in, row_bytes, n_elements, out);
+            } else {
+                for (int i = 0; i < n_elements; ++i) {
+                    const char * from = in + i * bytes;
+                    char * lanes = out + (i * ROWS + first) * bytes;
+                    switch (bytes) { /* a constant size, so that no copy is a call */
+                        case 1: gather(from, row_bytes, n, 1, lanes); break;
+                        case 2: gather(from, row_bytes, n, 2, lanes); break;
+                        default: gather(from, row_bytes, n, 4, lanes);
+                    }
+                }
+            }
+            if (fifth_bits && bytes == 4) {
+                char * lanes = out + first * 4;
+                uint32_t words[ROWS];
+                memcpy(words, lanes, (size_t) n * 4);
+                for (int64_t r = 0; r < n; ++r) {
+                    words[r] = order_fifth_bits(words[r]);
+                }
+                memcpy(lanes, words, (size_t) n * 4);
+            }
+            in += n_elements * bytes;
+            out += n_elements * ROWS * bytes;
+        }
+    }
+}
+
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {
     const struct quant * q = quant_of(hotshoe_quants_best(), type);
-    const int64_t row_bytes = k / q->file_block_elements * q->file_block_bytes, last = min64(first_row + n_rows, m);
-    const int fifth_bits = type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1;
+    const int64_t n_blocks = k / q->file_block_elements, row_bytes = n_blocks * q->file_block_bytes;
+    const int64_t last = min64(first_row + n_rows, m);
     for (int64_t row = first_row, n; row < last; row += n) {
         n = min64(ROWS - row % ROWS, last - row); /* rows of one panel */
         const char * in = (const char *) rows + (row - first_row) * row_bytes;
-        char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
-        /* The next panel. The processor itself does not foresee reads in 16 places at once. */
-        const char * next = in + n * row_bytes;
-        for (int64_t b = 0; b < k / q->file_block_elements; ++b) {
-            for (int line = 0; line < ROWS * q->file_block_bytes; line += CACHE_LINE, next += CACHE_LINE) {
-                __builtin_prefetch(next);
-            }
-            for (int f = 0; f < 2; ++f) {
-                const int bytes = q->fields[f].bytes, n_elements = q->fields[f].n;
-                if (bytes == 4 && n == ROWS) {
-                    transpose_words(in, row_bytes, n_elements, out);
-                } else {
-                    for (int i = 0; i < n_elements; ++i) {
-                        const char * first = in + i * bytes;
-                        char * lanes = out + (i * ROWS + row % ROWS) * bytes;
-                        switch (bytes) { /* a constant size, so that no copy is a call */
-                            case 1: gather(first, row_bytes, n, 1, lanes); break;
-                            case 2: gather(first, row_bytes, n, 2, lanes); break;
-                            default: gather(first, row_bytes, n, 4, lanes);
-                        }
-                    }
-                }
-                if (fifth_bits && bytes == 4) {
-                    char * lanes = out + row % ROWS * 4;
-                    uint32_t words[ROWS];
-                    memcpy(words, lanes, (size_t) n * 4);
-                    for (int64_t r = 0; r < n; ++r) {
-                        words[r] = order_fifth_bits(words[r]);
-                    }
-                    memcpy(lanes, words, (size_t) n * 4);
-                }
-                in += n_elements * bytes;
-                out += n_elements * ROWS * bytes;
-            }
-        }
+        pack_blocks(q, in, row_bytes, row % ROWS, n, n_blocks, (char *) packed + row / ROWS * ROWS * row_bytes);
     }
+}
+
+void hotshoe_quants_pack_piece(const struct quant * q, const char * rows, int64_t k, int64_t n, int64_t k0, int64_t k1,
+                               char * out) {
+    const int64_t row_bytes = k / q->file_block_elements * q->file_block_bytes;
+    const int64_t n_blocks = (k1 - k0) / q->file_block_elements;
+    if (n < ROWS) {
+        memset(out, 0, (size_t) (ROWS * n_blocks * q->file_block_bytes));
+    }
+    pack_blocks(q, rows + k0 / q->file_block_elements * q->file_block_bytes, row_bytes, 0, n, n_blocks, out);
 }
 
 #else /* no kernels for this CPU or compiler */

@@ -104,4 +104,9 @@ static inline const struct quant * quant_of(const struct quant_set * set, int ty
     return 0;
 }
 
+/* Packs elements [k0, k1) of the first n rows of a panel, as hotshoe_quants_pack would, to `out`. rows: of k elements,
+ * as a file has them. If n is less than ROWS, the other rows are zeros. */
+void hotshoe_quants_pack_piece(const struct quant * q, const char * rows, int64_t k, int64_t n, int64_t k0, int64_t k1,
+                               char * out);
+
 #endif

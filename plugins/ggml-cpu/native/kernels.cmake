@@ -7,6 +7,7 @@ add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL
   native/hotshoe_linear.c
   native/hotshoe_log.c
   native/hotshoe_ops.c
+  native/hotshoe_packing.c
   native/hotshoe_quants.c
   native/hotshoe_quants_avx2.c
   native/hotshoe_quants_avx512_vnni.c

@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 LISTING = HERE / "ggml_cdef.h"
 KERNELS = (  # the headers in native/ that declare our own functions
     *("hotshoe_kernels.h", "hotshoe_activations.h", "hotshoe_linear.h", "hotshoe_attention.h", "hotshoe_ops.h"),
-    *("hotshoe_quants.h", "hotshoe_recurrent.h", "hotshoe_schedule.h"),
+    *("hotshoe_quants.h", "hotshoe_packing.h", "hotshoe_recurrent.h", "hotshoe_schedule.h"),
 )
 MODULE = HERE.parent / "src" / "hotshoe_ggml" / "_gen_ffi.py"
 

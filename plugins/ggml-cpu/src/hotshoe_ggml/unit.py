@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.errors import DeviceLostError, NativeError
+from hotshoe_core.graphs.graph import Graph
 from hotshoe_ggml.claims import fails, overstated
 from hotshoe_ggml.lowering import Builder, DeviceBuilder
 from hotshoe_ggml.memory.layouts import PackedLayout
@@ -123,6 +124,12 @@ class Unit:
         dry: allocate no memory; only compute the sizes. Raises OutOfMemory.
         """
         raise NotImplementedError(f"{self.name} packs no weights")
+
+    def begin_step(self, graph: Graph, *, alone: bool) -> None:
+        """Called before a graph is computed. alone: on this unit only. Raises OutOfMemory."""
+
+    def end_step(self) -> None:
+        """Called when it was computed, or failed."""
 
     def memory_free(self) -> int:
         """Free bytes of the device now; 0 if its driver does not say."""

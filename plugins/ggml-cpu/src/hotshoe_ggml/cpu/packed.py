@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import enum
-import functools
-import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_ggml.cpu.pages import LargePages
-from hotshoe_ggml.memory.host import drop_pages, zeros
+from hotshoe_ggml.memory.host import is_in_memory, is_mapped
 from hotshoe_ggml.memory.layouts import PRODUCTS, PackedLayout
-from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import ffi, kernels, lib
-from hotshoe_ggml.native.context import OutOfMemory
-from hotshoe_ggml.parallel import run_all
-
-if TYPE_CHECKING:
-    from typing import Self
+from hotshoe_ggml.native.context import address
 
 __all__ = [
     "ALIGNMENT",
@@ -35,21 +26,14 @@ __all__ = [
     "linear_params",
     "multiplies_bf16",
     "multiplies_stored",
-    "pack_all",
     "pack_format",
     "rounds_stored",
 ]
 
 Array = np.ndarray[Any, Any]
 
-BeforeWrite = Callable[[int, int], object]
-"""Called before a part of a packed weight is written, with its start and its stop in bytes."""
-
-AfterPack = Callable[[Array], object]
-"""Called after a part of a weight was packed, with its bytes in the file."""
-
 _CHUNK = 1 << 20  # elements widened at once: as F32 4 MiB
-_PART = 2 << 20  # bytes of a file that are packed between two calls of BeforeWrite and AfterPack
+_PART = 2 << 20  # bytes of a file that are packed at once
 _MAX_SMALL = 4 << 20  # elements of a matrix that is packed in every model, such as a router: see pack_format
 _PANEL = 16  # rows that are interleaved in a packed quantized weight
 ALIGNMENT = 64  # of a packed weight
@@ -128,7 +112,7 @@ class PackedWeight(PackedLayout):
     The kernels read its memory. It also owns the parameters of those nodes, a few bytes for each kind of use.
     """
 
-    __slots__ = ("_address", "_memory", "_params", "_weight", "format", "k", "m", "n_experts")
+    __slots__ = ("_address", "_data", "_memory", "_params", "_readers", "_weight", "format", "k", "m", "n_experts")
 
     separate_outliers: bool = False
 
@@ -143,49 +127,40 @@ class PackedWeight(PackedLayout):
         self.n_experts = weight.shape[0] if len(weight.shape) == 3 else 0
         self.nbytes = nbytes_each * max(1, self.n_experts)
         self._weight: WeightData | None = weight
-        self._address = 0  # until it is packed; graphs can be planned with it, not run
+        self._data: Array | None = None  # the weight's, or a contiguous copy
+        self._address = 0  # of a dry run: graphs can be planned with it, not run
         self._params: dict[tuple[str, bool, bool, int], Any] = {}
+        self._readers: list[tuple[Any, str]] = []  # parameters of products, and their field with the file's rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.format.name}, m={self.m}, k={self.k}, {self.nbytes} bytes)"
 
-    def pack(
-        self, memory: Array | None = None, *, before: BeforeWrite | None = None, after: AfterPack | None = None
-    ) -> Self:
-        """Pack the weight and return it. Its file may be closed afterwards.
+    def use_memory(self, memory: Array) -> None:
+        """Say where it is to be packed: ``nbytes`` of zeros at a multiple of 64."""
+        self._memory = memory
+        self._address = address(memory)
 
-        memory: where to pack it, ``nbytes`` of zeros at a multiple of 64; None allocates them. Raises MemoryError.
-        """
-        weight, self._weight = self._weight, None
+    def describe(self, job: Any) -> None:
+        """Fill a ``struct hotshoe_pack_job`` with what is to be packed, except its place among other jobs."""
+        weight = self._weight
         assert weight is not None, "packed already"
-        self._memory = np.zeros(self.nbytes + ALIGNMENT, np.uint8) if memory is None else memory
-        self._address = self._memory.__array_interface__["data"][0]
-        self._address += -self._address % ALIGNMENT
-        data = np.ascontiguousarray(weight.data)
-        n_matrices = max(1, self.n_experts)
-        n_rows = n_matrices * self.m
-        row_bytes = weight.dtype.nbytes((self.k,))
-        step = max(1, self._rows_at_once(row_bytes) // _PANEL) * _PANEL
-        for i in range(n_matrices):
-            packed = ffi.cast("void *", self._address + i * (self.nbytes // n_matrices))
-            for first in range(0, self.m, step):
-                n = min(step, self.m - first)
-                row = i * self.m + first
-                if before is not None:
-                    before(row * self.nbytes // n_rows, (row + n) * self.nbytes // n_rows)
-                rows = slice(row * row_bytes, (row + n) * row_bytes)
-                self._pack_rows(weight.dtype, first, n, ffi.from_buffer(data[rows]), packed)
-                if after is not None:
-                    after(weight.data[rows])
-        return self
+        self._data = np.ascontiguousarray(weight.data)
+        job.rows, job.packed = (ffi.cast("void *", at) for at in (address(self._data), self._address))
+        job.k, job.m, job.n_matrices = self.k, self.m, max(1, self.n_experts)
+        job.row_bytes, job.matrix_bytes = weight.dtype.nbytes((self.k,)), self.nbytes // job.n_matrices
+        job.rows_at_once = max(1, self._rows_at_once(job.row_bytes) // _PANEL) * _PANEL
+        job.format = self.format.id if isinstance(self.format, DType) else self.format
+        job.is_mapped = self._data is weight.data and is_mapped(weight.data)
+
+    def finish(self) -> None:
+        """Let all products read what was packed. The file may be closed then. No graph may run meanwhile."""
+        self._weight = self._data = None
+        for params, field in list(self._readers):
+            setattr(params, field, ffi.NULL)
 
     @abstractmethod
     def _rows_at_once(self, row_bytes: int) -> int:
-        """How many rows to pack in one call. row_bytes: the size of a row in the file."""
-
-    @abstractmethod
-    def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
-        """Pack rows [first, first + n) of one matrix. rows: their bytes in the file."""
+        """How many rows a part has. row_bytes: the size of a row in the file."""
 
     def params(self, activation: str, has_bias: bool, has_residual: bool, gate: PackedWeight | None = None) -> Any:
         """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this weight and the gate."""
@@ -198,8 +173,21 @@ class PackedWeight(PackedLayout):
             params.n_experts = self.n_experts
             params.separate_outliers = self.separate_outliers
             params.format = self.format.id if isinstance(self.format, DType) else self.format
+            self._add_reader(params, "rows")
+            if gate is not None:
+                gate._add_reader(params, "gate_rows")
             self._params[key] = params
         return self._params[key]
+
+    def _add_reader(self, params: Any, field: str) -> None:
+        """Let a product read the weight in the file as long as it is not packed."""
+        weight = self._weight
+        if weight is None or not self._address or not weight.data.flags.c_contiguous:
+            return
+        setattr(params, field, ffi.cast("void *", address(weight.data)))
+        self._readers.append((params, field))
+        if self._weight is None:  # another thread called `finish` meanwhile
+            setattr(params, field, ffi.NULL)
 
 
 class DenseWeight(PackedWeight):
@@ -216,13 +204,12 @@ class DenseWeight(PackedWeight):
     def _rows_at_once(self, row_bytes: int) -> int:
         return _CHUNK // self.k
 
-    def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
-        if dtype is DType.F32:
-            floats = ffi.cast("const float *", rows)
-        else:
-            floats = ffi.new("float[]", n * self.k)
-            lib().ggml_get_type_traits(dtype.id).to_float(rows, floats, n * self.k)
-        kernels().hotshoe_pack_rows(self.format, self.k, self.m, first, n, floats, packed)
+    def describe(self, job: Any) -> None:
+        assert self._weight is not None, "packed already"
+        super().describe(job)
+        job.is_dense = True
+        if self._weight.dtype is not DType.F32:
+            job.to_float = lib().ggml_get_type_traits(self._weight.dtype.id).to_float
 
 
 class QuantizedWeight(PackedWeight):
@@ -240,6 +227,14 @@ class QuantizedWeight(PackedWeight):
         m, k = weight.shape[-2:]
         super().__init__(weight, int(kernels().hotshoe_quants_size(weight.dtype.id, k, m)))
 
+    def reads_file(self) -> bool:
+        """Whether products may read the weight in its file before it is packed: if the file is in memory."""
+        weight = self._weight
+        if weight is None or not weight.data.flags.c_contiguous:
+            return False
+        panel = int(kernels().hotshoe_quants_size(self.format.id, self.k, _PANEL))
+        return panel <= kernels().HOTSHOE_MAX_PANEL and is_in_memory(weight.data)
+
     def takes_gate(self, gate: PackedWeight) -> bool:
         """Whether ``act(x @ gate.T) * (x @ W.T)`` is one product."""
         same = ("format", "k", "m", "n_experts", "separate_outliers")
@@ -249,9 +244,6 @@ class QuantizedWeight(PackedWeight):
     def _rows_at_once(self, row_bytes: int) -> int:
         return _PART // row_bytes
 
-    def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
-        kernels().hotshoe_quants_pack(dtype.id, self.k, self.m, first, n, rows, packed)
-
 
 def linear_params(k: int, m: int, activation: str, has_bias: bool, has_residual: bool) -> Any:
     """A ``struct hotshoe_linear_params`` for a weight that is not packed."""
@@ -260,29 +252,3 @@ def linear_params(k: int, m: int, activation: str, has_bias: bool, has_residual:
     params.activation = getattr(kernels(), _ACTIVATIONS[activation])
     params.has_bias, params.has_residual = has_bias, has_residual
     return params
-
-
-def pack_all(weights: Sequence[PackedWeight], n_threads: int, meter: Meter) -> None:
-    """Pack weights into one piece of memory, several at a time. Raises OutOfMemory."""
-
-    def after(part: Array) -> None:
-        drop_pages(part)
-        meter.add(part.nbytes)
-
-    def pack(packed: PackedWeight, start: int) -> None:
-        part = memory[start : start + packed.nbytes]
-        packed.pack(part, before=lambda first, stop: pages.request(start + first, start + stop), after=after)
-
-    # experts go last: a token reads a few of them, so that a large page saves little time
-    weights = sorted(weights, key=lambda w: (w.n_experts > 0, -w.nbytes))
-    sizes = [-(-packed.nbytes // ALIGNMENT) * ALIGNMENT for packed in weights]
-    starts = list(itertools.accumulate(sizes, initial=0))
-    n_hot = sum(size for weight, size in zip(weights, sizes) if not weight.n_experts)
-    largest_first = sorted(zip(weights, starts), key=lambda job: -job[0].nbytes)  # so that none is left to one thread
-    try:
-        memory = zeros(starts[-1])
-        pages = LargePages(memory, n_hot)
-        run_all([functools.partial(pack, *job) for job in largest_first], n_threads)
-    except MemoryError:
-        raise OutOfMemory(starts[-1]) from None
-    pages.get_rest()

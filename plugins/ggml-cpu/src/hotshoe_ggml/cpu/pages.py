@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import mmap
 import os
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hotshoe_ggml.native import ffi
 from hotshoe_ggml.native.context import address
 from hotshoe_ggml.parallel import start_threads
 
@@ -26,7 +26,7 @@ _LARGE = 2 << 20
 _PIECE = 64 << 20  # bytes whose addresses are reserved at once
 _MIN_SIZE = 16 << 20  # bytes; less memory is not worth a thread
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14: provide pages before they are written
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14
 _MOVE = 1 | 2 | 4  # MREMAP_MAYMOVE, MREMAP_FIXED, and MREMAP_DONTUNMAP of Linux 5.7
 _DELAY = 1.0  # seconds before the first page, so that the first token goes first
 _FAST = 1e-3  # seconds for a page, including 0.2e-3 to clear or copy it; as many small pages take as long
@@ -41,11 +41,8 @@ class LargePages:
     A token reads nearly all weights once. The processor must look up each page of 4 KiB, in a virtual machine in two
     tables, and its prefetching stops at the end of each: benchmarks/NOTES.md says what that costs.
 
-    Linux provides many small pages at once in two thirds of the time that it needs for them one by one, as they are
-    written. Large pages take a third of that time if they are free. If Linux must make room for one, or a host must
-    provide it first, they take five times as long: after such a page the next 8 are small, then 16, 32 and so on.
-
-    n_hot: bytes at the start that are worth a large page even if it is slow.
+    The pages are requested by ``hotshoe_request_pages``, whose comment says which of them become large, with
+    ``native``. n_hot: bytes at the start that are worth a large page even if it is slow.
     """
 
     def __init__(self, memory: np.ndarray[Any, Any], n_hot: int) -> None:
@@ -53,30 +50,15 @@ class LargePages:
         self._start = address(memory)
         self._stop = self._start + memory.nbytes
         self._hot = self._start + n_hot
-        self._advise = _advise() if memory.nbytes >= _MIN_SIZE and sys.platform == "linux" else None
-        self._large: set[int] = set()  # the addresses of pages that are large
-        self._n_to_skip = 0
-        self._next_skip = _SKIPPED
-
-    def request(self, start: int, stop: int) -> None:
-        """Request the pages of the bytes from ``start`` to ``stop``, before they are written. Threads may call this."""
-        advise = self._advise
-        if advise is None:
-            return
-        # the thread that writes the first byte of a page requests it
-        first = -(-(self._start + start) // _LARGE) * _LARGE
-        for page in range(first, self._start + stop, _LARGE):
-            nbytes = min(_LARGE, self._stop - page)
-            large = nbytes == _LARGE and not self._skips()
-            before = time.thread_time()
-            if large:
-                advise(page, nbytes, mmap.MADV_HUGEPAGE)
-            if advise(page, nbytes, _POPULATE_WRITE) == errno.EINVAL:  # an older kernel
-                self._advise = None
-                return
-            if large:
-                self._large.add(page)
-                self._took(time.thread_time() - before)
+        is_on = memory.nbytes >= _MIN_SIZE and sys.platform == "linux"
+        self._is_large = np.zeros(memory.nbytes // _LARGE + 1, np.uint8)  # of each page
+        self._n_to_skip, self._next_skip = 0, _SKIPPED
+        start, stop = (ffi.cast("void *", at) for at in (self._start, self._stop))
+        is_large = ffi.from_buffer("uint8_t[]", self._is_large)
+        self.native = ffi.new(
+            "struct hotshoe_pages *",
+            (start, stop, is_large, int(_FAST * 1e9), is_on, 0, _SKIPPED),
+        )
 
     def _skips(self) -> bool:
         skips = self._n_to_skip > 0
@@ -94,7 +76,7 @@ class LargePages:
         Returns the thread, or None where that is not supported. Nobody may write the memory any more. The thread does
         not keep it alive, and computes only when no other thread wants the processor, or nearly so.
         """
-        if self._advise is None or mmap.PAGESIZE != 4096:  # on some ARM systems large pages have other sizes
+        if not self.native.is_on or mmap.PAGESIZE != 4096:  # on some ARM systems large pages have other sizes
             return None
         if not _SETTING.exists() or "[madvise]" not in _SETTING.read_text():  # never, or Linux does it by itself
             return None
@@ -111,7 +93,7 @@ class LargePages:
             pages = range(start, min(start + _PIECE, self._stop - _LARGE + 1), _LARGE)
             with _reserved(len(pages) * _LARGE) as room:
                 for page, fresh in zip(pages, range(room, room + _PIECE, _LARGE)):
-                    if page in self._large or (page >= self._hot and self._skips()):
+                    if self._is_large[(page - first) // _LARGE] or (page >= self._hot and self._skips()):
                         continue
                     memory = self._memory()
                     before = time.thread_time()
@@ -129,8 +111,7 @@ class LargePages:
         Linux has a call for all of this, MADV_COLLAPSE. But a thread that reads the page must then wait for the whole
         time. With mremap, it waits for a few microseconds.
         """
-        assert self._advise is not None
-        if self._advise(fresh, _LARGE, _POPULATE_WRITE):
+        if _advise()(fresh, _LARGE, _POPULATE_WRITE):
             return False
         ctypes, libc = _libc()
         ctypes.memmove(fresh, page, _LARGE)

@@ -9,6 +9,7 @@ from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.errors import NativeError
 from hotshoe_core.errors.text import format_bytes
+from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml.cpu.builder import CpuBuilder, cache_types
 from hotshoe_ggml.cpu.packed import (
@@ -17,10 +18,10 @@ from hotshoe_ggml.cpu.packed import (
     PackedWeight,
     QuantizedWeight,
     multiplies_bf16,
-    pack_all,
     pack_format,
     rounds_stored,
 )
+from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_ggml.cpu.prefetching import force_prefetching, prefetching
 from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.memory.host import zeros
@@ -29,6 +30,9 @@ from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["CpuUnit"]
+
+_MIN_LATER = 16 << 20  # bytes; fewer are packed at once
+_MAX_ROWS_BEFORE = 128  # of a step before weights are packed: each 128 rows, or fewer, read the file once more
 
 
 class CpuUnit(Unit):
@@ -45,6 +49,8 @@ class CpuUnit(Unit):
         self.reads_lists = params.flash_attention == "auto" and DType.F16.id in cache_types()
         self._bf16 = params.matmul_precision == "bf16"
         self._pool: Any = ffi.NULL
+        self._packing: Packing | None = None  # what is not finished
+        self._may_wait = False  # whether it may wait for a step
         require_threads(self.name, n_threads - 1)
         self._scratch = self._allocate_scratch()
         self._start_pool()
@@ -97,9 +103,34 @@ class CpuUnit(Unit):
         packed = [self._packed(w) for w in weights]
         if dry:
             meter.add(sum(w.data.nbytes for w in weights))
-        else:
-            pack_all(packed, self.n_copying, meter)
+            return packed
+        self._finish_packing()
+        later = [p for p in packed if isinstance(p, QuantizedWeight) and p.reads_file()] if self.params.mmap else []
+        if sum(p.nbytes for p in later) < _MIN_LATER:
+            later = []
+        Packing([p for p in packed if p not in later], self.n_copying, meter).finish()
+        if later:
+            self._packing, self._may_wait = Packing(later, self.n_copying), True
+            self._packing.start()
         return packed
+
+    def begin_step(self, graph: Graph, *, alone: bool) -> None:
+        if self._packing is None:
+            return
+        if alone and self._may_wait and _n_rows(graph) <= _MAX_ROWS_BEFORE:
+            self._packing.pause()
+            self._may_wait = False
+        else:
+            self._finish_packing()
+
+    def end_step(self) -> None:
+        if self._packing is not None:
+            self._packing.resume()
+
+    def _finish_packing(self) -> None:
+        if self._packing is not None:
+            self._packing.finish()
+            self._packing = None
 
     def _packed(self, weight: WeightData) -> PackedWeight:
         format = pack_format(weight, bf16=self._bf16)
@@ -109,7 +140,16 @@ class CpuUnit(Unit):
         return {f"prefetching of {name}": way for name, way in prefetching().items()}
 
     def close(self) -> None:
+        if self._packing is not None:
+            self._packing.stop()
+            self._packing = None
         super().close()
         if self._pool != ffi.NULL:
             self.library.handle.ggml_threadpool_free(self._pool)
             self._pool = ffi.NULL
+
+
+def _n_rows(graph: Graph) -> int:
+    """The most rows that a weight of the graph multiplies."""
+    products = (node for node in graph.nodes if node.op in ("linear", "linear_experts"))
+    return max((node.size // node.shape[-1] for node in products), default=0)

@@ -14,7 +14,7 @@ import numpy as np
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import address
 
-__all__ = ["PinnedPool", "drop_pages", "memory_owner", "zeros"]
+__all__ = ["PinnedPool", "drop_pages", "is_in_memory", "is_mapped", "memory_owner", "zeros"]
 
 _MOST_PINNED = 128 << 20  # bytes: the system cannot move or swap them
 
@@ -49,6 +49,26 @@ def drop_pages(data: np.ndarray[Any, Any]) -> None:
     stop = (offset + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if start < stop:
         root.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+def is_mapped(data: np.ndarray[Any, Any]) -> bool:
+    """Whether the array is part of a mapped file."""
+    return isinstance(memory_owner(data), mmap.mmap)
+
+
+def is_in_memory(data: np.ndarray[Any, Any]) -> bool:
+    """Whether the first and the last page of a part of a mapped file are in memory. False where Linux does not say."""
+    if sys.platform != "linux" or not is_mapped(data) or not data.nbytes:
+        return False
+    import ctypes  # 2 ms
+
+    libc, found = ctypes.CDLL(None), ctypes.c_ubyte()
+    start = address(data)
+    pages = (at // mmap.PAGESIZE * mmap.PAGESIZE for at in (start, start + data.nbytes - 1))
+    return all(
+        libc.mincore(ctypes.c_void_p(page), ctypes.c_size_t(1), ctypes.byref(found)) == 0 and found.value & 1
+        for page in pages
+    )
 
 
 class PinnedPool:
