@@ -26,7 +26,7 @@ from hotshoe_ggml.cpu import unit as unit_module
 from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, QuantizedWeight
 from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_ggml.cpu.unit import CpuUnit
-from hotshoe_ggml.memory.host import is_in_memory, zeros
+from hotshoe_ggml.memory.host import is_in_memory
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import ffi, kernels
 from hotshoe_ggml.native.context import OutOfMemory
@@ -41,10 +41,12 @@ pytestmark = pytest.mark.skipif(
     not kernels().hotshoe_quants_has(DType.Q4_0.id, 32), reason="this CPU has no products of ours for quantized weights"
 )
 
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says whether a file is in memory")
+
 
 def in_file(weight: QuantizedWeight) -> QuantizedWeight:
     """The weight, with a place where it is to be packed."""
-    weight.use_memory(zeros(weight.nbytes))
+    Packing([weight], 1)
     return weight
 
 
@@ -166,7 +168,7 @@ def test_what_is_stopped_ends_its_threads() -> None:
     assert threading.active_count() == n_before
 
 
-def test_a_thread_without_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_without_memory_is_an_error() -> None:
     packing = Packing(weights(1), 2)
     packing._state.failed = 1
     with pytest.raises(OutOfMemory):
@@ -210,7 +212,7 @@ def loaded(data: WeightData, **params: Any) -> Iterator[tuple[Callable[[int], np
 
 
 @pytest.mark.usefixtures("later")
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says whether a file is in memory")
+@on_linux
 def test_the_first_step_reads_the_file_and_the_second_waits(stored: WeightData) -> None:
     with loaded(stored) as (multiply, layout, unit):
         assert layout._weight is not None
@@ -232,9 +234,12 @@ def test_a_step_of_many_rows_waits(stored: WeightData) -> None:
 
 
 @pytest.mark.usefixtures("later")
+@on_linux
 def test_a_backend_can_be_closed_before_its_weights_are_packed(stored: WeightData) -> None:
-    with loaded(stored):
-        pass
+    with loaded(stored) as (_, layout, unit):
+        assert unit._packing is not None
+    assert unit._packing is None
+    assert layout._weight is not None
 
 
 @pytest.mark.usefixtures("later")
@@ -262,7 +267,7 @@ def test_a_small_weight_is_packed_at_once(stored: WeightData) -> None:
         assert layout._weight is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says whether a file is in memory")
+@on_linux
 def test_linux_says_whether_a_part_of_a_file_is_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(bytes(1 << 20))

@@ -13,17 +13,54 @@
 #include "isa.h"
 #include "tensor_rows.h"
 
+#if !defined(_WIN32)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
 #if defined(__linux__)
 #include <errno.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 #endif
 
 #if defined(HOTSHOE_X86) || defined(HOTSHOE_ARM)
 
 #define LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
 #define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
+
+static uintptr_t round_up(uintptr_t address, uintptr_t to) { return (address + to - 1) / to * to; }
+
+/* Threads may lose each other's changes of the two numbers: that is one page more or less. */
+int hotshoe_skips_page(struct hotshoe_pages * p) {
+    const int32_t n = LOAD(p->n_to_skip);
+    if (n > 0) {
+        STORE(p->n_to_skip, n - 1);
+    }
+    return n > 0;
+}
+
+void hotshoe_page_took(struct hotshoe_pages * p, int64_t nanoseconds) {
+    if (nanoseconds > p->fast) {
+        const int32_t n = LOAD(p->next_skip);
+        STORE(p->n_to_skip, n);
+        STORE(p->next_skip, n < INT32_MAX / 2 ? 2 * n : n);
+    }
+}
+
+#if defined(_WIN32)
+
+void hotshoe_release_pages(const void * data, int64_t size) { (void) data, (void) size; }
+
+#else
+
+void hotshoe_release_pages(const void * data, int64_t size) {
+    const uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE), first = (uintptr_t) data;
+    const uintptr_t start = round_up(first, page), stop = (first + (uintptr_t) size) / page * page;
+    if (start < stop) {
+        madvise((void *) start, stop - start, MADV_DONTNEED);
+    }
+}
+
+#endif
 
 #if defined(__linux__)
 
@@ -35,17 +72,6 @@ static int64_t thread_nanoseconds(void) {
     return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static uintptr_t round_up(uintptr_t address, uintptr_t to) { return (address + to - 1) / to * to; }
-
-/* Whether this page is one of those after a slow one. Threads may lose each other's changes: that is one page. */
-static int skips(struct hotshoe_pages * p) {
-    const int32_t n = LOAD(p->n_to_skip);
-    if (n > 0) {
-        STORE(p->n_to_skip, n - 1);
-    }
-    return n > 0;
-}
-
 void hotshoe_request_pages(struct hotshoe_pages * p, int64_t start, int64_t stop) {
     if (!LOAD(p->is_on)) {
         return;
@@ -55,7 +81,7 @@ void hotshoe_request_pages(struct hotshoe_pages * p, int64_t start, int64_t stop
     for (uintptr_t page = round_up(memory + (uintptr_t) start, LARGE); page < memory + (uintptr_t) stop;
          page += LARGE) {
         const size_t size = end - page < LARGE ? end - page : LARGE;
-        const int is_large = size == LARGE && !skips(p);
+        const int is_large = size == LARGE && !hotshoe_skips_page(p);
         const int64_t before = thread_nanoseconds();
         if (is_large) {
             madvise((void *) page, size, MADV_HUGEPAGE);
@@ -66,22 +92,8 @@ void hotshoe_request_pages(struct hotshoe_pages * p, int64_t start, int64_t stop
         }
         if (is_large) {
             p->is_large[(page - first_large) / LARGE] = 1;
-            if (thread_nanoseconds() - before > p->fast) {
-                const int32_t n = LOAD(p->next_skip);
-                STORE(p->n_to_skip, n);
-                STORE(p->next_skip, n < INT32_MAX / 2 ? 2 * n : n);
-            }
+            hotshoe_page_took(p, thread_nanoseconds() - before);
         }
-    }
-}
-
-/* Releases the whole pages of a part of a mapped file: the system reads them again when they are needed. */
-static void release_pages(const char * data, int64_t size) {
-    const uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
-    const uintptr_t start = round_up((uintptr_t) data, page),
-                    stop = ((uintptr_t) data + (uintptr_t) size) / page * page;
-    if (start < stop) {
-        madvise((void *) start, stop - start, MADV_DONTNEED);
     }
 }
 
@@ -90,8 +102,6 @@ static void release_pages(const char * data, int64_t size) {
 void hotshoe_request_pages(struct hotshoe_pages * p, int64_t start, int64_t stop) {
     (void) p, (void) start, (void) stop;
 }
-
-static void release_pages(const char * data, int64_t size) { (void) data, (void) size; }
 
 #endif
 
@@ -149,7 +159,7 @@ int64_t hotshoe_pack(struct hotshoe_packing * p, int64_t max_parts) {
             break;
         }
         if (job->is_mapped) {
-            release_pages(rows, size);
+            hotshoe_release_pages(rows, size);
         }
         n_read += size;
         __atomic_sub_fetch(&job->n_left, 1, __ATOMIC_ACQ_REL);
@@ -158,6 +168,15 @@ int64_t hotshoe_pack(struct hotshoe_packing * p, int64_t max_parts) {
 }
 
 #else /* no kernels for this CPU or compiler, and so no packed weights */
+
+int hotshoe_skips_page(struct hotshoe_pages * p) {
+    (void) p;
+    return 0;
+}
+
+void hotshoe_page_took(struct hotshoe_pages * p, int64_t nanoseconds) { (void) p, (void) nanoseconds; }
+
+void hotshoe_release_pages(const void * data, int64_t size) { (void) data, (void) size; }
 
 void hotshoe_request_pages(struct hotshoe_pages * p, int64_t start, int64_t stop) {
     (void) p, (void) start, (void) stop;

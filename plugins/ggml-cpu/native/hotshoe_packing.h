@@ -22,6 +22,16 @@ struct hotshoe_pages {
  * it does nothing. */
 HOTSHOE_API void hotshoe_request_pages(struct hotshoe_pages * pages, int64_t start, int64_t stop);
 
+/* Whether the next page is one of those that stay small, after a slow one. It counts them. */
+HOTSHOE_API int hotshoe_skips_page(struct hotshoe_pages * pages);
+
+/* Says how long a large page took. */
+HOTSHOE_API void hotshoe_page_took(struct hotshoe_pages * pages, int64_t nanoseconds);
+
+/* Releases the whole pages of a part of a mapped file: the system reads them again when they are needed. On Windows it
+ * does nothing. */
+HOTSHOE_API void hotshoe_release_pages(const void * data, int64_t size);
+
 /* A weight (m, k), or several of them, one after the other. */
 struct hotshoe_pack_job {
     const void * rows; /* as a file has them */

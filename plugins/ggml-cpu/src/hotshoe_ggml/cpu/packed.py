@@ -181,12 +181,12 @@ class PackedWeight(PackedLayout):
 
     def _add_reader(self, params: Any, field: str) -> None:
         """Let a product read the weight in the file as long as it is not packed."""
-        weight = self._weight
-        if weight is None or not self._address or not weight.data.flags.c_contiguous:
+        data = self._data
+        if data is None:
             return
-        setattr(params, field, ffi.cast("void *", address(weight.data)))
+        setattr(params, field, ffi.cast("void *", address(data)))
         self._readers.append((params, field))
-        if self._weight is None:  # another thread called `finish` meanwhile
+        if self._data is None:  # another thread called `finish` meanwhile
             setattr(params, field, ffi.NULL)
 
 
@@ -230,7 +230,7 @@ class QuantizedWeight(PackedWeight):
     def reads_file(self) -> bool:
         """Whether products may read the weight in its file before it is packed: if the file is in memory."""
         weight = self._weight
-        if weight is None or not weight.data.flags.c_contiguous:
+        if weight is None:
             return False
         panel = int(kernels().hotshoe_quants_size(self.format.id, self.k, _PANEL))
         return panel <= kernels().HOTSHOE_MAX_PANEL and is_in_memory(weight.data)

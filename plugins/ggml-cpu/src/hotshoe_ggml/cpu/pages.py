@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_ggml.native import ffi
+from hotshoe_ggml.native import ffi, kernels
 from hotshoe_ggml.native.context import address
 from hotshoe_ggml.parallel import start_threads
 
@@ -41,8 +41,9 @@ class LargePages:
     A token reads nearly all weights once. The processor must look up each page of 4 KiB, in a virtual machine in two
     tables, and its prefetching stops at the end of each: benchmarks/NOTES.md says what that costs.
 
-    The pages are requested by ``hotshoe_request_pages``, whose comment says which of them become large, with
-    ``native``. n_hot: bytes at the start that are worth a large page even if it is slow.
+    ``hotshoe_request_pages`` requests them: it takes ``native``, and its comment says which pages become large.
+
+    n_hot: bytes at the start that are worth a large page even if it is slow.
     """
 
     def __init__(self, memory: np.ndarray[Any, Any], n_hot: int) -> None:
@@ -52,23 +53,12 @@ class LargePages:
         self._hot = self._start + n_hot
         is_on = memory.nbytes >= _MIN_SIZE and sys.platform == "linux"
         self._is_large = np.zeros(memory.nbytes // _LARGE + 1, np.uint8)  # of each page
-        self._n_to_skip, self._next_skip = 0, _SKIPPED
         start, stop = (ffi.cast("void *", at) for at in (self._start, self._stop))
         is_large = ffi.from_buffer("uint8_t[]", self._is_large)
         self.native = ffi.new(
             "struct hotshoe_pages *",
             (start, stop, is_large, int(_FAST * 1e9), is_on, 0, _SKIPPED),
         )
-
-    def _skips(self) -> bool:
-        skips = self._n_to_skip > 0
-        self._n_to_skip -= skips
-        return skips
-
-    def _took(self, seconds: float) -> None:
-        if seconds > _FAST:
-            self._n_to_skip = self._next_skip
-            self._next_skip *= 2
 
     def get_rest(self) -> threading.Thread | None:
         """Move the bytes that are written by now to large pages, in the background, where they are not in large ones.
@@ -87,13 +77,13 @@ class LargePages:
         time.sleep(_DELAY)
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # on Linux, of the thread alone
-        self._n_to_skip, self._next_skip = 0, _SKIPPED
-        first = -(-self._start // _LARGE) * _LARGE
+        self.native.n_to_skip, self.native.next_skip = 0, _SKIPPED
+        skips, first = kernels().hotshoe_skips_page, -(-self._start // _LARGE) * _LARGE
         for start in range(first, self._stop - _LARGE + 1, _PIECE):
             pages = range(start, min(start + _PIECE, self._stop - _LARGE + 1), _LARGE)
             with _reserved(len(pages) * _LARGE) as room:
                 for page, fresh in zip(pages, range(room, room + _PIECE, _LARGE)):
-                    if self._is_large[(page - first) // _LARGE] or (page >= self._hot and self._skips()):
+                    if self._is_large[(page - first) // _LARGE] or (page >= self._hot and skips(self.native)):
                         continue
                     memory = self._memory()
                     before = time.thread_time()
@@ -102,7 +92,7 @@ class LargePages:
                     del memory  # it can be freed during the pause
                     seconds = time.thread_time() - before
                     if page >= self._hot:
-                        self._took(seconds)
+                        kernels().hotshoe_page_took(self.native, int(seconds * 1e9))
                     time.sleep(seconds * _PAUSE)
 
     def _replace(self, page: int, fresh: int) -> bool:

@@ -49,7 +49,7 @@ class CpuUnit(Unit):
         self.reads_lists = params.flash_attention == "auto" and DType.F16.id in cache_types()
         self._bf16 = params.matmul_precision == "bf16"
         self._pool: Any = ffi.NULL
-        self._packing: Packing | None = None  # what is not finished
+        self._packing: Packing | None = None  # what still runs
         self._may_wait = False  # whether it may wait for a step
         require_threads(self.name, n_threads - 1)
         self._scratch = self._allocate_scratch()

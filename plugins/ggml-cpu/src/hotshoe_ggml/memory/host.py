@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_ggml.native.context import address
 
 __all__ = ["PinnedPool", "drop_pages", "is_in_memory", "is_mapped", "memory_owner", "zeros"]
@@ -41,14 +41,8 @@ def zeros(nbytes: int) -> np.ndarray[Any, Any]:
 
 def drop_pages(data: np.ndarray[Any, Any]) -> None:
     """Release the pages of a mapped file after they were copied. The system reads them again when needed."""
-    root = memory_owner(data)
-    if sys.platform == "win32" or not isinstance(root, mmap.mmap):
-        return
-    offset = address(data) - address(np.frombuffer(root, np.uint8))
-    start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
-    stop = (offset + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if start < stop:
-        root.madvise(mmap.MADV_DONTNEED, start, stop - start)
+    if is_mapped(data):
+        kernels().hotshoe_release_pages(ffi.cast("void *", address(data)), data.nbytes)
 
 
 def is_mapped(data: np.ndarray[Any, Any]) -> bool:
