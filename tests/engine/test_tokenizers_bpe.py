@@ -17,7 +17,7 @@ from hotshoe.tokenizers._decoding import byte_letters
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS
 from hotshoe_core.errors import TokenizerError
 from hotshoe_core.gguf import GGUFFile
-from tests.support.vocabularies import byte_bpe, fresh, keys, recorded, recorded_ids
+from tests.support.vocabularies import byte_bpe, fresh, keys, recorded, recorded_ids, spaced_bpe
 
 TRICKY = (
     "Hello world, it's WE'LL don'T 1 22 333 4444 1234567 a1b22\n\n  indented\t\ttabs \r\n end. \n"
@@ -182,11 +182,18 @@ def vocabularies() -> Iterator[tuple[str, dict[str, Any]]]:
     made["tokenizer.ggml.token_type"] = [1] * 256 + [3, 1, 1, 3, 1, 4, 4]
     yield "made control tokens", made
 
+    scores = {"a": -9.0, "b": -9.5, "c": -9.7, "ab": -3.0, "\u2581the": -1.0, "the": -1.5, "th": -2.0, "abc": -2.0}
+    scores |= {"\u2581": -8.0, "\u2581\u2581": -7.0, "An": -4.0, "And": -4.0, "漢字": -5.0, "t": -9.0, "he": -6.0}
+    user = ["<t>", "\u2581" * 3, "\u2581in"]
+    for prefix in (True, False):
+        yield f"scores, {prefix}", spaced_bpe(scores, special=["<x>", "n"], user=user, add_space_prefix=prefix)
+    yield "scores of tokens across words", spaced_bpe(scores | {"a\u2581": -6.0, "a\u2581b": -5.0})
+
 
 VOCABULARIES = dict(vocabularies())
 
 
-@pytest.mark.parametrize("name", [*VOCABULARIES, "real llama-bpe", "real qwen2"])
+@pytest.mark.parametrize("name", [*VOCABULARIES, "real llama-bpe", "real qwen2", "real llama-spm"])
 def test_a_part_of_the_vocabulary_gives_the_ids_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("MAX_WORD_LENGTH", "MAX_WORDS"):  # random texts come near them
         monkeypatch.setattr(_lazy_bpe, limit, 10_000)
@@ -196,9 +203,8 @@ def test_a_part_of_the_vocabulary_gives_the_ids_of_the_whole(name: str, monkeypa
 
     part, whole = make(), make()
     whole._parsing._make_whole()
-    written = st.sampled_from(
-        ["<|im_end|>", "<x>", "abc", "ab", "<t>", "  ", " the", " in", "er", "\n", "\ud800", "🦙", "And", "<|eot_id|>"]
-    )
+    known = ["<|im_end|>", "<x>", "abc", "ab", "<t>", "  ", " the", " in", "er", "\n", "\ud800", "And", "<|eot_id|>"]
+    written = st.sampled_from([*known, "🦙", "a b", "漢字", "漢"])
     texts = st.lists(st.text(max_size=12) | written, max_size=8).map("".join)
 
     @settings(max_examples=150, deadline=None)
@@ -207,7 +213,7 @@ def test_a_part_of_the_vocabulary_gives_the_ids_of_the_whole(name: str, monkeypa
         assert part.encode(text, parse_special=parse) == whole.encode(text, parse_special=parse)
 
     same()
-    assert not part._parsing._whole
+    assert part._parsing._merges is not None
 
 
 @pytest.mark.parametrize(
@@ -217,9 +223,9 @@ def test_long_texts_get_the_whole_vocabulary(text: str) -> None:
     tokenizer, whole = load(merges=["a b", "t h", "th e"]), load(merges=["a b", "t h", "th e"])
     whole._parsing._make_whole()
     assert tokenizer.encode("the ab") == whole.encode("the ab")
-    assert not tokenizer._parsing._whole
+    assert tokenizer._parsing._merges is not None
     assert tokenizer.encode(text) == whole.encode(text)
-    assert tokenizer._parsing._whole
+    assert tokenizer._parsing._merges is None
 
 
 def test_tokens_may_stand_in_another_order_than_their_merges() -> None:
@@ -230,7 +236,6 @@ def test_tokens_may_stand_in_another_order_than_their_merges() -> None:
     for text in ("the rein there", "herein then the other", "thethere", "reinin"):
         assert list(map(a.token, a.encode(text))) == list(map(b.token, b.encode(text)))
     assert "ther" in map(a.token, a.encode("there"))
-    assert (a._parsing._first, b._parsing._first) == (256, None)
 
 
 def test_several_threads_make_parts_at_once() -> None:
@@ -345,6 +350,7 @@ def test_words_without_their_spaces() -> None:
         ({"merges": None}, "tokenizer.ggml.merges is missing; expected an array of strings"),
         ({"merges": "a b"}, "tokenizer.ggml.merges is 'a b'; expected an array"),
         ({"merges": ["a b", 3]}, r"merges\[1\] is 3; expected a string"),
+        ({"merges": ["a \ud800"]}, r"merges has 'a \\ud800'; expected text without lone surrogates"),
         ({"merges": ["ab"]}, r"merges\[0\] is 'ab'; expected two"),
         ({"merges": ["a zz"]}, r"merges\[0\].*has no 'zz'"),
         ({"merges": ["a b"]}, r"merges\[0\].*has no 'ab'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, final, overload
+from typing import Any, NoReturn, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -92,9 +92,26 @@ class GGUFArray(Sequence[Any]):
 
     def raw(self) -> list[bytes]:
         """The bytes of each string, valid UTF-8 or not. Raises DTypeError if this is not an array of strings."""
+        self._require_strings()
+        return cut_strings(*self._split())
+
+    def packed(self) -> tuple[Bytes, npt.NDArray[np.int64]]:
+        """All strings in one array of bytes, a copy, for readers that need few of them: ``(data, bounds)``.
+
+        String i is ``data[bounds[i] + 8 : bounds[i + 1]]``; eight NUL bytes are before it. Raises DTypeError if this is
+        not an array of strings, ModelFileError if one is not valid UTF-8.
+        """
+        self._require_strings()
+        data, bounds = self._split()
+        try:
+            data.tobytes().decode()
+        except UnicodeDecodeError:
+            self._refuse_invalid(data, bounds)
+        return data, bounds
+
+    def _require_strings(self) -> None:
         if self.type is not ValueType.STRING:
             raise DTypeError(f"{quoted(self._key)} is an array of {self.type.label}; expected strings")
-        return cut_strings(*self._split())
 
     def _split(self) -> tuple[Bytes, npt.NDArray[np.int64]]:
         return split_strings(self._file, self._pos, self._count, self._key, big_endian=self._big_endian)
@@ -108,15 +125,16 @@ class GGUFArray(Sequence[Any]):
         return items
 
     def _strings(self) -> tuple[str, ...]:
-        chunk, bounds = self._split()
+        data, bounds = self._split()
         try:
-            return tuple(decode_strings(chunk, bounds, big_endian=self._big_endian))
+            return tuple(decode_strings(data, bounds))
         except UnicodeDecodeError:
-            pass  # find the invalid string below
-        items = []
-        for i, raw in enumerate(cut_strings(chunk, bounds)):
+            self._refuse_invalid(data, bounds)
+
+    def _refuse_invalid(self, data: Bytes, bounds: npt.NDArray[np.int64]) -> NoReturn:
+        for i, raw in enumerate(cut_strings(data, bounds)):
             try:
-                items.append(raw.decode())
+                raw.decode()
             except UnicodeDecodeError as e:
                 raise ModelFileError(
                     f"{raw[:60]!r} is not valid UTF-8 ({e.reason})",
@@ -125,7 +143,7 @@ class GGUFArray(Sequence[Any]):
                     offset=self._pos + int(bounds[i]) + 8 + e.start,
                     hint="raw() gives the bytes of each string",
                 ) from None
-        return tuple(items)
+        raise AssertionError("every string is valid UTF-8")
 
     def _arrays(self) -> tuple[GGUFArray, ...]:
         cursor = Cursor(self._file, self._pos, big_endian=self._big_endian)

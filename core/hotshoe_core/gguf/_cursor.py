@@ -164,31 +164,30 @@ class Cursor:
 
 
 def split_strings(file: MappedFile, pos: int, n: int, field: str, *, big_endian: bool) -> tuple[Bytes, Starts]:
-    """The bytes of ``n`` strings and prefixes, and ``bounds``: string i is ``[bounds[i] + 8 : bounds[i + 1]]``."""
+    """A copy of ``n`` strings with eight NUL bytes before each, and ``bounds``.
+
+    String i is ``[bounds[i] + 8 : bounds[i + 1]]``.
+    """
     cursor = Cursor(file, pos, big_endian=big_endian)
     starts: list[Starts] = []
     cursor.skip_strings(n, field, starts)
     starts.append(np.array([cursor.pos], np.int64))
-    return cursor.data[pos : cursor.pos], np.concatenate(starts) - pos
+    data, bounds = cursor.data[pos : cursor.pos].copy(), np.concatenate(starts) - pos
+    longest = int(np.diff(bounds).max(initial=8)) - 8
+    for i in range((longest.bit_length() + 7) // 8):  # the other bytes of the lengths are zero already
+        data[bounds[:-1] + (7 - i if big_endian else i)] = 0
+    return data, bounds
 
 
-def decode_strings(chunk: Bytes, bounds: Starts, *, big_endian: bool) -> list[str]:
-    """Decode all strings of a chunk from ``split_strings``. Raises UnicodeDecodeError.
-
-    One zero byte of each prefix is kept as a separator. Then decoding and splitting are two calls for all strings.
-    The top byte of a length is always zero, and a NUL never joins two invalid halves to a valid character.
-    """
-    starts = bounds[:-1]
-    keep = np.ones(chunk.size, np.bool_)
-    for i in range(1, 8) if big_endian else range(7):
-        keep[starts + i] = False
-    joined = chunk[keep].tobytes()
-    if joined.count(0) == starts.size:
-        return joined.decode().split("\0")[1:]
-    return [raw.decode() for raw in cut_strings(chunk, bounds)]  # a string contains a NUL
+def decode_strings(data: Bytes, bounds: Starts) -> list[str]:
+    """Decode all strings from ``split_strings``. Raises UnicodeDecodeError."""
+    joined, n = data.tobytes(), bounds.size - 1
+    if joined.count(0) == 8 * n:
+        return joined.decode().split("\0" * 8)[1:]  # two calls for all of them
+    return [raw.decode() for raw in cut_strings(data, bounds)]  # a string contains a NUL
 
 
-def cut_strings(chunk: Bytes, bounds: Starts) -> list[bytes]:
-    """The bytes of each string of a chunk from ``split_strings``."""
-    raw = chunk.tobytes()
+def cut_strings(data: Bytes, bounds: Starts) -> list[bytes]:
+    """The bytes of each string from ``split_strings``."""
+    raw = data.tobytes()
     return [raw[a + 8 : b] for a, b in pairwise(bounds.tolist())]

@@ -5,7 +5,7 @@ If several begin at one position, the longest is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
@@ -13,7 +13,7 @@ from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["add_tokens", "hidden_ids", "unusual_ids"]
+__all__ = ["add_tokens", "hidden_ids", "unusual_names"]
 
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
@@ -23,15 +23,21 @@ def hidden_ids(types: bytes | bytearray) -> list[int]:
     return [i for i, kind in _unusual(types) if kind in _HIDDEN]
 
 
-def unusual_ids(types: bytes | bytearray) -> list[int]:
-    """Ids of all tokens except normal ones."""
-    return [i for i, _ in _unusual(types)]
+def unusual_names(tokens: Sequence[str], types: bytes | bytearray) -> dict[int, str]:
+    """All tokens except normal ones, by id."""
+    return {i: tokens[i] for i, _ in _unusual(types)}
 
 
 def add_tokens(
-    inner: tokenizers.Tokenizer, vocabulary: Vocabulary, tokens: Sequence[str], types: bytes | bytearray
+    inner: tokenizers.Tokenizer,
+    vocabulary: Vocabulary,
+    tokens: Sequence[str] | Mapping[int, str],
+    types: bytes | bytearray,
 ) -> None:
-    """Add the special and user-defined ones of ``tokens`` to ``inner``, which must have them in its vocabulary."""
+    """Add the special and user-defined ones of ``tokens`` to ``inner``, which must have them in its vocabulary.
+
+    tokens: all of them by id, or at least those that are not normal.
+    """
     import tokenizers
 
     left, right = _strips(vocabulary)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import final
 
-from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_ids
+from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_names
 from hotshoe.tokenizers._decoding import ByteLevelDecoder, SentencePieceDecoder, TokenDecoder, byte_letters
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from hotshoe.tokenizers._roles import find_affixes, find_roles
+from hotshoe.tokenizers._strings import StringTable, TokenIds
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError, did_you_mean
@@ -35,14 +37,14 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     from tokenizers import Regex, models, normalizers, pre_tokenizers
 
     pre = _pre_tokenizer(vocabulary)
-    tokens, ids = vocabulary.numbered()
+    tokens, ids = vocabulary.table()
     roles = find_roles(vocabulary, ids)
     types = roles.types
-    merges = vocabulary.strings(KEY_MERGES)
-    first = _first_made(merges, tokens, ids)
+    merges = _ListedMerges(vocabulary.strings(KEY_MERGES), tokens, ids)
     fallback = not pre.bytes and "<0x0A>" in ids
     lowercase = pre.drop_spaces and vocabulary.flag(PREFIX + "normalizer.lowercase", False)
     added = _with_newlines(tokens, types) if pre.newline_runs else types
+    named = unusual_names(tokens, added)
 
     def make_model(ids: dict[str, int], merges: list[tuple[str, str]]) -> models.BPE:
         return models.BPE(ids, merges, byte_fallback=fallback, ignore_merges=pre.ignore_merges)
@@ -60,20 +62,18 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         if pre.drop_spaces:
             steps = [pre_tokenizers.WhitespaceSplit()]
         inner.pre_tokenizer = pre_tokenizers.Sequence(steps)
-        add_tokens(inner, vocabulary, tokens, added)
+        add_tokens(inner, vocabulary, named, added)
         return inner
 
-    def symbols(piece: str) -> str:
+    def spell(piece: str) -> list[str]:
         if pre.escape_spaces:
             piece = piece.replace(" ", SPACE)
         elif lowercase:
             piece = normalizers.Lowercase().normalize_str(piece)
-        return "".join(map(_LETTERS.__getitem__, piece.encode())) if pre.bytes else piece
+        return ["".join(map(_LETTERS.__getitem__, piece.encode())) if pre.bytes else piece]
 
-    always = [tokens[i] for i in unusual_ids(added)]
-    if fallback:
-        always += [token for token in map("<0x{:02X}>".format, range(256)) if token in ids]
-    inner = LazyBPE(ids, merges, always, first=first, make_model=make_model, wrap=wrap, symbols=symbols)
+    always = [*named.values(), *(map("<0x{:02X}>".format, range(256)) if fallback else ())]
+    inner = LazyBPE(ids, merges, always, make_model=make_model, wrap=wrap, spell=spell)
 
     decoder: TokenDecoder
     decoder = ByteLevelDecoder(tokens, types) if pre.bytes else SentencePieceDecoder(tokens, types, strip=False)
@@ -113,36 +113,43 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
         ) from None
 
 
-def _first_made(merges: Sequence[str], tokens: Sequence[str], ids: Mapping[str, int]) -> int | None:
-    """The id of the token that the first merge makes, if each next merge makes the next token, as in GPT-2; or None.
+@final
+class _ListedMerges:
+    """The merges of a file: "a b", best first."""
 
-    Raises TokenizerError unless each merge is "a b" and makes a token. (Tokens contain no spaces.)
-    """
-    # checked as one string: there are 150,000 merges, and the first token waits for this
-    lines = "\n".join(merges)
-    if lines.count(" ") == len(merges):
-        made = lines.replace(" ", "")
-        first = ids.get(made.partition("\n")[0], 0)
-        if made.count("\n") < max(1, len(merges)) and made == "\n".join(tokens[first : first + len(merges)]):
-            return first
-        if all(map(ids.__contains__, made.split("\n"))):
-            return None
-    for i, line in enumerate(merges):
+    def __init__(self, lines: StringTable, tokens: StringTable, ids: TokenIds) -> None:
+        """Raises TokenizerError unless each merge is "a b" and makes a token. (Tokens contain no spaces.)"""
+        self._lines, self._ids = lines, ids
+        if lines.unknown_joins(tokens):
+            _refuse_merges(lines, ids)
+
+    def find(self, pairs: Sequence[tuple[str, str]], ids: Mapping[str, int]) -> dict[tuple[str, str], int]:
+        ranks = self._lines.find([f"{a} {b}" for a, b in pairs])
+        return {(a, b): ranks[line] for a, b in pairs if (line := f"{a} {b}") in ranks}
+
+    def all(self) -> list[tuple[str, str]]:
+        # a merge whose parts are not tokens never applies
+        ids = self._ids.all()
+        return [(a, b) for a, _, b in (line.partition(" ") for line in self._lines) if a in ids and b in ids]
+
+
+def _refuse_merges(lines: StringTable, ids: TokenIds) -> None:
+    known = ids.all()
+    for i, line in enumerate(lines):
         a, _, b = line.partition(" ")
         if not a or not b:
             raise TokenizerError(f"{KEY_MERGES}[{i}] is {(a or b)[:60]!r}; expected two tokens with a space between")
-        for token in (a, b, a + b):
-            if token not in ids:
-                raise TokenizerError(
-                    f"{KEY_MERGES}[{i}] is {line[:60]!r}, but the vocabulary of {len(ids)} tokens has no "
-                    f"{token[:60]!r}",
-                    hint="the tokens and the merges in the file belong to different models: convert the model again",
-                )
-    return None
+        if a + b not in known:
+            missing = next(token for token in (a, b, a + b) if token not in known)
+            raise TokenizerError(
+                f"{KEY_MERGES}[{i}] is {line[:60]!r}, but the vocabulary of {len(ids)} tokens has no {missing[:60]!r}",
+                hint="the tokens and the merges in the file belong to different models: convert the model again",
+            )
 
 
-def _with_newlines(tokens: Sequence[str], types: bytes | bytearray) -> bytes:
-    return bytes(
-        TokenType.USER_DEFINED if kind == TokenType.NORMAL and not token.strip("\n") else kind
-        for token, kind in zip(tokens, types, strict=True)
-    )
+def _with_newlines(tokens: StringTable, types: bytearray) -> bytearray:
+    changed = bytearray(types)
+    for i in tokens.starting_with("\n"):
+        if types[i] == TokenType.NORMAL and not tokens[i].strip("\n"):
+            changed[i] = TokenType.USER_DEFINED
+    return changed

@@ -1,26 +1,43 @@
 """LazyBPE: a BPE model that contains only the tokens and merges that the texts so far can need.
 
-The ``tokenizers`` package needs 0.2 to 0.3 s to build tables of 150,000 tokens and merges, and the first token of a
-model would wait for that. But BPE processes one word at a time, and only uses tokens and merges that are parts of the
-word. So a model with the parts of a prompt's words gives the same ids, and is built in milliseconds. For long texts the
-complete model is built.
+The ``tokenizers`` package needs 0.2 to 1.5 s to build tables of 150,000 to 260,000 tokens and their merges, and the
+first token of a model would wait for that. But BPE processes one word at a time, and only uses tokens and merges that
+are parts of the word. So a model with the parts of a prompt's words gives the same ids, and is built in milliseconds.
+For long texts the complete model is built.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 if TYPE_CHECKING:
     import tokenizers
     from tokenizers import models
 
-__all__ = ["LazyBPE", "without_special"]
+    from hotshoe.tokenizers._strings import TokenIds
+
+__all__ = ["LazyBPE", "Merges", "without_special"]
 
 MAX_CHARACTERS = 20_000  # in the texts of one call
 MAX_WORDS = 1_000  # in all texts so far; each call with new words rebuilds the model
 MAX_WORD_LENGTH = 64  # in symbols; the number of parts of a word grows with its square
+
+Merge = tuple[str, str]
+
+
+class Merges(Protocol):
+    """All merges of a vocabulary: two tokens that BPE joins to a third one."""
+
+    def find(self, pairs: Sequence[Merge], ids: Mapping[str, int]) -> dict[Merge, Any]:
+        """Those of ``pairs`` that are merges, and their ranks: of any type, and the smallest is merged first.
+
+        ids: the ids of the parts and of what the pairs make.
+        """
+
+    def all(self) -> list[Merge]:
+        """All merges of two tokens, in the order of their ranks."""
 
 
 @final
@@ -29,97 +46,76 @@ class LazyBPE:
 
     def __init__(
         self,
-        ids: Mapping[str, int],
-        merges: Sequence[str],
+        ids: TokenIds,
+        merges: Merges,
         always: Collection[str],
         *,
-        first: int | None,
-        make_model: Callable[[dict[str, int], list[tuple[str, str]]], models.BPE],
+        make_model: Callable[[dict[str, int], list[Merge]], models.BPE],
         wrap: Callable[[models.Model], tokenizers.Tokenizer],
-        symbols: Callable[[str], str],
+        spell: Callable[[str], Iterable[str]],
     ) -> None:
         """Keep what is needed to build models.
 
         ids: all tokens and their ids.
-        merges: "a b", best first; each makes a token. A merge whose parts are not tokens never applies.
         always: tokens that every model contains.
-        first: the id of the token that the first merge makes, if each next merge makes the next token; else None.
         make_model: makes a model from tokens and merges.
         wrap: makes a tokenizer from a model.
-        symbols: converts a piece of text to the alphabet that tokens are written in.
+        spell: the words of a piece of text that ``wrap``'s tokenizer does not split, in the alphabet that tokens are
+            written in. No token contains the end of a word and the start of the next one.
         """
         from tokenizers import models
 
         self._ids = ids
-        self._merges = merges
-        self._first = first
-        # takes 40 ms and 10 MB, so it is made only if ranks do not follow from ids
-        self._ranks = dict(zip(merges, range(len(merges)))) if first is None else {}
-        self._make_model, self._wrap, self._symbols = make_model, wrap, symbols
+        self._merges: Merges | None = merges
+        self._make_model, self._wrap, self._spell = make_model, wrap, spell
         # These give every word the id 0. Without special tokens, a text has other words, so there are two.
         self._splitter = wrap(models.WordLevel({"": 0}, ""))
         self._plain_splitter = without_special(self._splitter)
         self._words: set[str] = set()
-        self._parts: set[str] = set()  # parts of these words that are tokens
-        self._tokens = {token: ids[token] for token in always}
-        self._used: dict[int, tuple[str, str]] = {}  # merges by rank
+        self._parts: dict[str, int] = {}  # parts of these words that are tokens
+        self._tokens = ids.find(list(always))
+        self._used: dict[Merge, Any] = {}  # merges and their ranks
         self._lock = threading.Lock()
-        self._whole = False
         self._made = wrap(make_model(self._tokens, []))
 
     def made_for(self, texts: Sequence[str], parse_special: bool) -> tokenizers.Tokenizer:
         """Return a tokenizer that is correct for these texts. It is never changed later: other texts get new ones."""
-        if self._whole:
+        if self._merges is None:
             return self._made
         if sum(map(len, texts)) > MAX_CHARACTERS:
             return self._make_whole()
         splitter = self._splitter if parse_special else self._plain_splitter
-        words: set[str] = set()
+        pieces: set[str] = set()
         for text in texts:
             encoding = splitter.encode(text, add_special_tokens=False)
-            words.update(text[a:b] for id, (a, b) in zip(encoding.ids, encoding.offsets) if id == 0)
+            pieces.update(text[a:b] for id, (a, b) in zip(encoding.ids, encoding.offsets) if id == 0)
+        words = {word for piece in pieces for word in self._spell(piece)}
         with self._lock:
-            new = words - self._words
-            if not new or self._whole:
+            words -= self._words
+            if not words or self._merges is None:
                 return self._made
-            spelled = [self._symbols(word) for word in new]
-            if len(self._words) + len(new) <= MAX_WORDS and max(map(len, spelled)) <= MAX_WORD_LENGTH:
-                for word in spelled:
-                    self._learn(word)
-                self._words |= new
-                self._made = self._wrap(self._make_model(self._tokens, [self._used[r] for r in sorted(self._used)]))
+            if len(self._words) + len(words) <= MAX_WORDS and max(map(len, words)) <= MAX_WORD_LENGTH:
+                self._learn(words, self._merges)
+                used = sorted(self._used, key=self._used.__getitem__)
+                self._made = self._wrap(self._make_model(self._tokens, used))
                 return self._made
         return self._make_whole()
 
-    def _learn(self, word: str) -> None:
-        """Add all parts of the word that are tokens, and all merges that make one of them."""
-        for start in range(len(word)):
-            for stop in range(start + 1, len(word) + 1):
-                part = word[start:stop]
-                if part in self._ids and part not in self._parts:
-                    self._parts.add(part)
-                    self._tokens[part] = self._ids[part]
-                    for i in range(1, len(part)):
-                        a, b = part[:i], part[i:]
-                        rank = self._rank(f"{a} {b}", self._ids[part])
-                        if rank is not None and a in self._ids and b in self._ids:
-                            self._used[rank] = (a, b)
-
-    def _rank(self, merge: str, made: int) -> int | None:
-        """The rank of a merge that makes the token ``made``; None if it is not in the list."""
-        if self._first is None:
-            return self._ranks.get(merge)
-        rank = made - self._first
-        return rank if 0 <= rank < len(self._merges) and self._merges[rank] == merge else None
+    def _learn(self, words: set[str], merges: Merges) -> None:
+        """Add all parts of the words that are tokens, and all merges that make one of them."""
+        self._words |= words
+        parts = {word[a:b] for word in words for a in range(len(word)) for b in range(a + 1, len(word) + 1)}
+        new = self._ids.find(list(parts - self._parts.keys()))
+        self._tokens |= new
+        self._parts |= new
+        cuts = ((token[:i], token[i:]) for token in new for i in range(1, len(token)))
+        self._used |= merges.find([(a, b) for a, b in cuts if a in self._parts and b in self._parts], self._parts)
 
     def _make_whole(self) -> tokenizers.Tokenizer:
         with self._lock:
-            if not self._whole:
-                ids = self._ids
-                merges = [(a, b) for a, _, b in (line.partition(" ") for line in self._merges) if a in ids and b in ids]
-                self._made = self._wrap(self._make_model(dict(ids), merges))
-                self._whole = True
-                self._merges, self._ranks = (), {}
+            if self._merges is not None:
+                self._made = self._wrap(self._make_model(self._ids.all(), self._merges.all()))
+                self._merges = None
             return self._made
 
 

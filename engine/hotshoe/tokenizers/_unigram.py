@@ -39,7 +39,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
 
     vocabulary.refuse_long_tokens()
     tokens, ids = vocabulary.numbered()
-    scores = vocabulary.scores()
+    scores = vocabulary.scores().tolist()
     roles = find_roles(vocabulary, ids, _DEFAULTS)
     types = roles.types
     unk = roles.special.unk

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import enum
-import math
-import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotshoe_core.errors import TokenizerError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from hotshoe.tokenizers._strings import StringTable, TokenIds
 
 __all__ = ["TokenType", "Vocabulary"]
 
@@ -111,34 +115,49 @@ class Vocabulary:
             )
         return id
 
-    def numbered(self) -> tuple[Sequence[str], dict[str, int]]:
+    def table(self) -> tuple[StringTable, TokenIds]:
         """The tokens by id, and the ids by token. An empty token is named "[EMPTY_…]", as in llama.cpp.
 
         Raises TokenizerError if two tokens are equal.
         """
-        tokens = self.tokens
-        if "" in tokens:
-            tokens = tuple(token or f"[EMPTY_{i}]" for i, token in enumerate(tokens))
-        return tokens, self.ids_of(tokens)
+        from hotshoe.tokenizers._strings import StringTable, TokenIds
+
+        tokens = self.tokens if isinstance(self.tokens, StringTable) else StringTable(self.tokens)
+        if TokenIds(tokens).find([""]):
+            tokens = StringTable(token or f"[EMPTY_{i}]" for i, token in enumerate(tokens))
+        if (repeated := tokens.repeated()) is not None:
+            raise self._repeated(*repeated)
+        return tokens, TokenIds(tokens)
+
+    def numbered(self) -> tuple[Sequence[str], dict[str, int]]:
+        """The same as ``table``, for kinds of tokenizer that need all tokens at once: a tuple and a dictionary."""
+        table, _ = self.table()
+        tokens = tuple(table)
+        return tokens, dict(zip(tokens, range(len(tokens))))
 
     def ids_of(self, tokens: Sequence[str]) -> dict[str, int]:
         """The ids by token, of the tokens of the file in another spelling. Raises TokenizerError if two are equal."""
         ids = dict(zip(tokens, range(len(tokens))))
         if len(ids) != len(tokens):
             i = next(i for i, token in enumerate(tokens) if ids[token] != i)
-            raise TokenizerError(
-                f"tokenizer.ggml.tokens has {self.tokens[i][:60]!r} both at {i} and at {ids[tokens[i]]}; "
-                "expected every token once",
-                hint="convert the model again from its Hugging Face folder: hotshoe convert FOLDER",
-            )
+            raise self._repeated(i, ids[tokens[i]])
         return ids
 
-    def strings(self, key: str) -> tuple[str, ...]:
+    def _repeated(self, first: int, second: int) -> TokenizerError:
+        return TokenizerError(
+            f"tokenizer.ggml.tokens has {self.tokens[first][:60]!r} both at {first} and at {second}; "
+            "expected every token once",
+            hint="convert the model again from its Hugging Face folder: hotshoe convert FOLDER",
+        )
+
+    def strings(self, key: str) -> StringTable:
         """The array of strings under ``key`` (the full name). Raises TokenizerError if missing or of another type."""
         return _strings(self.metadata, key)
 
-    def scores(self) -> list[float]:
+    def scores(self) -> npt.NDArray[np.float64]:
         """``tokenizer.ggml.scores``, one for each token. Raises TokenizerError if they are missing or not numbers."""
+        from hotshoe.tokenizers._arrays import floats
+
         key = PREFIX + "scores"
         value = self.metadata.get(key)
         if value is None:
@@ -147,10 +166,10 @@ class Vocabulary:
                 hint="convert the model again from a folder that has its tokenizer.model",
             )
         try:
-            scores = [float(v) for v in value] if _is_array(value) else []
+            scores = floats(value) if _is_array(value) else floats([])
         except (TypeError, ValueError):
-            scores = []
-        if len(scores) != len(self.tokens) or any(map(math.isnan, scores)):
+            scores = floats([])
+        if scores.shape != (len(self.tokens),) or (scores != scores).any():  # NaN
             raise TokenizerError(
                 f"{key} is {_short(value)}; expected an array of {len(self.tokens)} numbers, one for each token"
             )
@@ -158,16 +177,16 @@ class Vocabulary:
 
     def refuse_long_tokens(self) -> None:
         """Raise TokenizerError if tokens are so long that splitting them at every position would take minutes."""
-        lengths = list(map(len, self.tokens))
-        longest = max(lengths)
+        lengths = self.strings(PREFIX + "tokens").characters().lengths
+        longest = lengths.max()
         if longest > MAX_TOKEN_LENGTH:
             raise TokenizerError(
-                f"{PREFIX}tokens[{lengths.index(longest)}] has {longest} characters; "
+                f"{PREFIX}tokens[{lengths.argmax()}] has {longest} characters; "
                 f"expected at most {MAX_TOKEN_LENGTH} in a vocabulary of the kind {self.model!r}"
             )
-        if sum(map(operator.mul, lengths, lengths)) > MAX_SQUARES:
+        if (lengths * lengths).sum() > MAX_SQUARES:
             raise TokenizerError(
-                f"the {len(self.tokens)} strings of {PREFIX}tokens have {sum(lengths)} characters, too many of "
+                f"the {len(self.tokens)} strings of {PREFIX}tokens have {lengths.sum()} characters, too many of "
                 f"them in long tokens for a vocabulary of the kind {self.model!r}"
             )
 
@@ -189,22 +208,25 @@ class Vocabulary:
         if value is None:
             return frozenset()
         ids = _integers(value)
-        if ids is None or (ids and not 0 <= min(ids) <= max(ids) < len(self.tokens)):
+        if ids is None or ((ids < 0) | (ids >= len(self.tokens))).any():
             raise TokenizerError(f"{key} is {_short(value)}; expected an array of ids below {len(self.tokens)}")
-        return frozenset(ids)
+        return frozenset(ids.tolist())
 
 
-def _strings(metadata: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """A tuple, because the garbage collector visits it once, but a list of 150,000 strings again and again."""
+def _strings(metadata: Mapping[str, Any], key: str) -> StringTable:
+    from hotshoe.tokenizers._arrays import string_table
+
     array: Any = metadata.get(key)
     if not _is_array(array):
         what = "missing" if array is None else _short(array)
         raise TokenizerError(f"{key} is {what}; expected an array of strings")
-    strings: tuple[str, ...] = tuple(array)
-    if strings and set(map(type, strings)) != {str}:
-        i, item = next((i, t) for i, t in enumerate(strings) if not isinstance(t, str))
-        raise TokenizerError(f"{key}[{i}] is {_short(item)}; expected a string")
-    return strings
+    try:
+        return string_table(array)
+    except TypeError as error:
+        i, item = error.args
+        raise TokenizerError(f"{key}[{i}] is {_short(item)}; expected a string") from None
+    except UnicodeEncodeError as error:
+        raise TokenizerError(f"{key} has {_short(error.object)}; expected text without lone surrogates") from None
 
 
 def _types(metadata: Mapping[str, Any], n_tokens: int) -> bytes:
@@ -217,20 +239,20 @@ def _types(metadata: Mapping[str, Any], n_tokens: int) -> bytes:
             f"tokenizer.ggml.token_type is {_short(types)}; expected an array of {n_tokens} integers, "
             "one for each token"
         )
-    if min(integers) < 0 or max(integers) > max(TokenType):
-        i, kind = next((i, kind) for i, kind in enumerate(integers) if not 0 <= kind <= max(TokenType))
+    (wrong,) = ((integers < 0) | (integers > max(TokenType))).nonzero()
+    if wrong.size:
         raise TokenizerError(
-            f"tokenizer.ggml.token_type[{i}] is {kind}; expected {min(TokenType):d} to {max(TokenType):d}, or 0 for an "
-            "undefined type"
+            f"tokenizer.ggml.token_type[{wrong[0]}] is {integers[wrong[0]]}; expected {min(TokenType):d} to "
+            f"{max(TokenType):d}, or 0 for an undefined type"
         )
-    return bytes(integers)
+    return integers.astype("u1").tobytes()
 
 
-def _integers(value: Any) -> list[int] | None:
-    if not _is_array(value):
-        return None
+def _integers(value: Any) -> npt.NDArray[Any] | None:
+    from hotshoe.tokenizers._arrays import integers
+
     try:
-        return list(map(operator.index, value))
+        return integers(value) if _is_array(value) else None
     except (TypeError, ValueError):
         return None
 
