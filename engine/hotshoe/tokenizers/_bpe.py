@@ -15,7 +15,7 @@ from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_names
 from hotshoe.tokenizers._decoding import ByteLevelDecoder, SentencePieceDecoder, TokenDecoder, byte_letters
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS, PreTokenizer
-from hotshoe.tokenizers._roles import find_affixes, find_roles
+from hotshoe.tokenizers._roles import KNOWN_TOKENS, find_affixes, find_roles
 from hotshoe.tokenizers._strings import StringTable, TokenIds
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
@@ -38,7 +38,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
 
     pre = _pre_tokenizer(vocabulary)
     tokens, ids = vocabulary.table()
-    roles = find_roles(vocabulary, ids)
+    roles = find_roles(vocabulary, ids.find(KNOWN_TOKENS))
     types = roles.types
     merges = _ListedMerges(vocabulary.strings(KEY_MERGES), tokens, ids)
     fallback = not pre.bytes and "<0x0A>" in ids

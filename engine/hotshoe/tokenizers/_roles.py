@@ -6,13 +6,14 @@ the exceptions for models that use them differently, are those of llama.cpp (``s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from hotshoe.tokenizers._tokenizer import Affixes, SpecialIds
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 
-__all__ = ["Roles", "find_affixes", "find_roles"]
+__all__ = ["KNOWN_TOKENS", "Roles", "find_affixes", "find_roles"]
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "eot": (
@@ -43,6 +44,7 @@ _STOPS = (
 )
 # tokens that structure an answer (gpt-oss) and must be visible, whatever type the file gives them
 _SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
+KNOWN_TOKENS = (*itertools.chain(*_NAMES.values()), *_STOPS, *_SHOWN)
 _OLD_KEYS = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 
 
@@ -59,7 +61,8 @@ class Roles(NamedTuple):
 def find_roles(vocabulary: Vocabulary, ids: Mapping[str, int], defaults: Mapping[str, int] | None = None) -> Roles:
     """Find the tokens with a role.
 
-    ids: maps tokens to ids. defaults: ids of roles, if the file does not name them.
+    ids: maps tokens to ids; at least those of KNOWN_TOKENS that the vocabulary has.
+    defaults: ids of roles, if the file does not name them.
 
     Raises TokenizerError if a key names an id outside the vocabulary.
     """

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_names
 from hotshoe.tokenizers._decoding import SentencePieceDecoder
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
-from hotshoe.tokenizers._roles import find_affixes, find_roles
+from hotshoe.tokenizers._roles import KNOWN_TOKENS, find_affixes, find_roles
 from hotshoe.tokenizers._strings import Characters, StringTable, TokenIds
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
@@ -40,7 +40,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
 
     vocabulary.refuse_long_tokens()
     tokens, ids = vocabulary.table()
-    roles = find_roles(vocabulary, ids, _DEFAULTS)
+    roles = find_roles(vocabulary, ids.find(KNOWN_TOKENS), _DEFAULTS)
     types, unk = roles.types, roles.special.unk
     space_prefix = vocabulary.flag(PREFIX + "add_space_prefix", True)
 

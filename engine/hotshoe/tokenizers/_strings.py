@@ -156,9 +156,8 @@ class _Index:
         self._sorted = hashes[self._rest]
         same = hashes[taken[rest]] == hashes[rest]
         again = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
-        self.alike: list[int] = np.unique(
-            np.concatenate([rest[same], taken[rest[same]], self._rest[again], self._rest[again + 1]])
-        ).tolist()
+        alike = np.concatenate([rest[same], taken[rest[same]], self._rest[again], self._rest[again + 1]])
+        self.alike = sorted(set(alike.tolist()))  # np.unique would import numpy.ma, which takes 15 ms
         """The indices of hashes that are equal to another one, in order."""
         self.shared: dict[str, int] = {}
         """The strings with these hashes; of equal strings the last one."""

@@ -31,7 +31,7 @@ def assign_units(cgraph: Any, units: Sequence[Unit], wanted: np.ndarray[Any, Any
     if not kernels().hotshoe_alike(cgraph, ffi.from_buffer("int32_t[]", first)):
         raise OutOfMemory(first.nbytes)
     if cpu == 0:
-        for i in np.unique(first).tolist():
+        for i in sorted(set(first.tolist())):
             _first(node(i), units, units, in_place=False)
         return None
     if len(wanted) < n:
@@ -39,9 +39,11 @@ def assign_units(cgraph: Any, units: Sequence[Unit], wanted: np.ndarray[Any, Any
         added = [_unit_of(node(i).src[0], places, units) for i in range(len(wanted), n)]
         wanted = np.append(wanted, np.array(added, np.int8))
     # a model has many equal layers: what no unit can tell apart is chosen once
-    kinds, kind_of_node = np.unique(first.astype(np.int64) * len(units) + wanted, return_inverse=True)
+    of_node = first.astype(np.int64) * len(units) + wanted
+    kinds = sorted(set(of_node.tolist()))  # np.unique would import numpy.ma, which takes 15 ms
+    kind_of_node = np.searchsorted(kinds, of_node)
     chosen_by_kind, owned, moves = [], [], []
-    for i, unit in (divmod(kind, len(units)) for kind in kinds.tolist()):
+    for i, unit in (divmod(kind, len(units)) for kind in kinds):
         owners = _units_of_state(node(i), units)
         if owners:
             chosen = _first(node(i), _with_first(units[unit], owners), owners, in_place=True)
