@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import hotshoe
-from benchmarks import embed, generate, gpu, pictures, synthetic
+from benchmarks import embed, generate, gpu, pictures, synthetic, vocabulary
+from hotshoe.tokenizers import load_tokenizer
+from hotshoe_core.gguf import GGUFFile
 from tools.record_mixes import NARROW
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -297,6 +299,32 @@ def test_embeddings_are_compared_with_the_fastest_peer(
     assert ours["ratio"]["median"] == pytest.approx(ours["texts_per_second"]["median"] / 1000)
     assert rows["PyTorch bf16"]["least_cosine"] == 1
     assert ours["least_cosine"] < 0.5, "a made-up vector"
+
+
+# --- vocabularies -------------------------------------------------------------------------------------
+
+KJV = ROOT / "examples" / "models" / "kjv-3m-q8_0.gguf"
+FAKE_VOCABULARY = """#!{python}
+import json
+print(json.dumps({{"load": 1.0, "encode": 2.0, "ids": {ids}}}))
+"""
+
+
+def test_vocabularies_are_compared_by_their_time_and_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with GGUFFile(KJV) as file:
+        ids = load_tokenizer(file.metadata).encode("And God said")
+    command = ["vocabulary.py", "--text", "And God said", "--rounds", "1", "--llama-python"]
+    for name, given in (("same", ids), ("other", [*ids, 1])):
+        python = script(tmp_path / name, FAKE_VOCABULARY.replace("{ids}", str(given)))
+        monkeypatch.setattr(sys, "argv", [*command, str(python), str(KJV)])
+        if name == "same":
+            vocabulary.main()
+            assert "llama.cpp   loaded 1000 (1000 to 1000) ms, text encoded 3000 (3" in capsys.readouterr().out
+        else:
+            with pytest.raises(SystemExit, match="the ids differ"):
+                vocabulary.main()
 
 
 # --- the first run on a GPU ----------------------------------------------------------------------------

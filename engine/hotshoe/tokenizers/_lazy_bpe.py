@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LazyBPE", "Merges", "without_special"]
 
 MAX_CHARACTERS = 20_000  # in the texts of one call
-MAX_WORDS = 1_000  # in all texts so far; each call with new words rebuilds the model
-MAX_WORD_LENGTH = 64  # in symbols; the number of parts of a word grows with its square
+MAX_PARTS = 60_000  # of the words of all texts so far: as many look-ups, and each call with new words makes a model
 
 Merge = tuple[str, str]
 
@@ -72,6 +71,7 @@ class LazyBPE:
         self._splitter = wrap(models.WordLevel({"": 0}, ""))
         self._plain_splitter = without_special(self._splitter)
         self._words: set[str] = set()
+        self._n_parts = 0
         self._parts: dict[str, int] = {}  # parts of these words that are tokens
         self._tokens = ids.find(list(always))
         self._used: dict[Merge, Any] = {}  # merges and their ranks
@@ -94,7 +94,9 @@ class LazyBPE:
             words -= self._words
             if not words or self._merges is None:
                 return self._made
-            if len(self._words) + len(words) <= MAX_WORDS and max(map(len, words)) <= MAX_WORD_LENGTH:
+            n_parts = self._n_parts + sum(len(word) * (len(word) + 1) // 2 for word in words)
+            if n_parts <= MAX_PARTS:
+                self._n_parts = n_parts
                 self._learn(words, self._merges)
                 used = sorted(self._used, key=self._used.__getitem__)
                 self._made = self._wrap(self._make_model(self._tokens, used))
