@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,9 @@ def test_metadata_round_trip(tmp_path: Path, endian: gguf.GGUFEndian) -> None:
         assert len(m) == len(list(m))
         assert m["text"] == "a long text\n" * 10_000
         assert m["strings"].raw() == [w.encode() for w in words * 3]
+        for read in (m["ints"].raw, m["ints"].packed):
+            with pytest.raises(DTypeError, match="'ints' is an array of i32; expected strings"):
+                read()
         assert m["ints"][1] == -2
         assert m["ints"][1:] == [-2, 3]
         assert m["bools"][0] is True
@@ -417,8 +421,13 @@ def test_any_strings_are_read_back(tmp_path_factory: Any, items: list[bytes], re
         except UnicodeDecodeError:
             with pytest.raises(ModelFileError, match=r"key 'k'\[\d+\], byte \d+: .* is not valid UTF-8"):
                 f.metadata["k"].tolist()
+            with pytest.raises(ModelFileError, match=r"key 'k'\[\d+\], byte \d+: .* is not valid UTF-8"):
+                f.metadata["k"].packed()
         else:
             assert f.metadata["k"].tolist() == expected
+            data, bounds = f.metadata["k"].packed()
+            assert [data[a + 8 : b].tobytes() for a, b in itertools.pairwise(bounds)] == strings
+            assert not np.any([data[bounds[:-1] + i] for i in range(8)])
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

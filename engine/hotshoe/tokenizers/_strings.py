@@ -101,12 +101,20 @@ class StringTable(Sequence[str]):
         starts = (self._lengths >= prefix.size) & (self._data[at] == prefix).all(axis=1)
         return np.flatnonzero(starts).tolist()
 
+    def n_characters(self) -> Integers:
+        """The number of characters of each string."""
+        before = self._characters_before()
+        lengths: Integers = before[self._starts + self._lengths] - before[self._starts]
+        return lengths
+
     def characters(self) -> Characters:
         """All characters, and where each string is among them."""
         codes = np.frombuffer(self._data.tobytes().decode().encode("utf-32-le"), "<u4")
-        before = np.cumsum((self._data & 0xC0) != 0x80)  # how many characters begin up to a byte
-        starts = before[self._starts] - 1
-        return Characters(codes, starts, before[self._starts + self._lengths] - 1 - starts)
+        return Characters(codes, self._characters_before()[self._starts] - 1, self.n_characters())
+
+    def _characters_before(self) -> Integers:
+        """How many characters begin up to each byte, that one too."""
+        return np.cumsum((self._data & 0xC0) != 0x80)
 
     def repeated(self) -> tuple[int, int] | None:
         """Two indices of equal strings, the smaller one first; None if all strings differ."""

@@ -44,7 +44,7 @@ class Vocabulary:
     """The kind of vocabulary: ``tokenizer.ggml.model``."""
     pre: str
     """The pre-tokenizer: ``tokenizer.ggml.pre``."""
-    tokens: Sequence[str]
+    tokens: StringTable
     types: bytes
     """A value of TokenType for each token."""
     metadata: Mapping[str, Any] = field(repr=False)
@@ -122,8 +122,8 @@ class Vocabulary:
         """
         from hotshoe.tokenizers._strings import StringTable, TokenIds
 
-        tokens = self.tokens if isinstance(self.tokens, StringTable) else StringTable(self.tokens)
-        if TokenIds(tokens).find([""]):
+        tokens = self.tokens
+        if tokens.find([""]):
             tokens = StringTable(token or f"[EMPTY_{i}]" for i, token in enumerate(tokens))
         if (repeated := tokens.repeated()) is not None:
             raise self._repeated(*repeated)
@@ -177,7 +177,7 @@ class Vocabulary:
 
     def refuse_long_tokens(self) -> None:
         """Raise TokenizerError if tokens are so long that splitting them at every position would take minutes."""
-        lengths = self.strings(PREFIX + "tokens").characters().lengths
+        lengths = self.tokens.n_characters()
         longest = lengths.max()
         if longest > MAX_TOKEN_LENGTH:
             raise TokenizerError(
