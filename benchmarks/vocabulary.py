@@ -2,10 +2,10 @@
 
     python benchmarks/vocabulary.py [--text TEXT] [--rounds 9] [--llama-python PYTHON] FILE...
 
-Each time is one of a new process, after its imports, with the file in the page cache; the two engines take turns.
+Each time is measured in a new process, after the imports, with the file in the page cache; the engines take turns.
 hotshoe reads the tokenizer only. --llama-python names an interpreter that has llama-cpp-python, which opens the file
-with vocab_only. Prints medians and ranges in milliseconds; of the ratios, above 1.0 hotshoe is faster. The two engines
-must give the same ids.
+with vocab_only. Prints medians and ranges in milliseconds. A ratio above 1.0 means that hotshoe is faster. The two
+engines must give the same ids.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ vocab = llama_cpp.llama_model_get_vocab(model)
 loaded = time.perf_counter()
 ids = (llama_cpp.llama_token * 4096)()
 n = llama_cpp.llama_tokenize(vocab, text.encode(), len(text.encode()), ids, 4096, True, True)
+if n < 0:
+    sys.exit(f"the text has {-n} tokens; expected at most 4096")
 print(json.dumps({"load": loaded - begun, "encode": time.perf_counter() - loaded, "ids": ids[:n]}))
 """
 

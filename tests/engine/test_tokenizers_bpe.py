@@ -188,6 +188,9 @@ def vocabularies() -> Iterator[tuple[str, dict[str, Any]]]:
     user = ["<t>", "\u2581" * 3, "\u2581in"]
     for prefix in (True, False):
         yield f"scores, {prefix}", spaced_bpe(scores, special=["<x>", "n"], user=user, add_space_prefix=prefix)
+    untyped = spaced_bpe(scores, add_space_prefix=False)
+    del untyped["tokenizer.ggml.token_type"]
+    yield "scores without types", untyped
     yield "scores of tokens across words", spaced_bpe(scores | {"a\u2581": -6.0, "a\u2581b": -5.0})
 
 
@@ -202,6 +205,7 @@ def test_a_part_of_the_vocabulary_gives_the_ids_of_the_whole(name: str, monkeypa
         return load_tokenizer(VOCABULARIES[name]) if name in VOCABULARIES else fresh(name.removeprefix("real "))
 
     part, whole = make(), make()
+    part._parsing._n_tokens = 10**9
     whole._parsing._make_whole()
     known = ["<|im_end|>", "<x>", "abc", "ab", "<t>", "  ", " the", " in", "er", "\n", "\ud800", "And", "<|eot_id|>"]
     written = st.sampled_from([*known, "🦙", "a b", "漢字", "漢"])
@@ -238,6 +242,45 @@ def test_tokens_may_stand_in_another_order_than_their_merges() -> None:
     for text in ("the rein there", "herein then the other", "thethere", "reinin"):
         assert list(map(a.token, a.encode(text))) == list(map(b.token, b.encode(text)))
     assert "ther" in map(a.token, a.encode("there"))
+
+
+def test_many_short_texts_get_the_whole_vocabulary() -> None:
+    """Otherwise each of them would make a model of all words so far."""
+    tokenizer = load(merges=["a b", "t h", "th e"])
+    made = []
+    make_model = tokenizer._parsing._make_model
+    tokenizer._parsing._make_model = lambda ids, merges: made.append(len(ids)) or make_model(ids, merges)
+    for a, b in itertools.permutations("abcdefghijklmnop", 2):
+        tokenizer.encode(f"{a}{b}")
+    assert tokenizer._parsing._merges is None
+    assert sum(made) < 3 * tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("name", ["kjv", "scores, True"])
+def test_an_interrupt_while_a_model_is_made_changes_no_ids(name: str) -> None:
+    tokenizer, other = load_tokenizer(VOCABULARIES[name]), load_tokenizer(VOCABULARIES[name])
+    make_model = tokenizer._parsing._make_model
+
+    def interrupted(*_: Any) -> None:
+        tokenizer._parsing._make_model = make_model
+        raise KeyboardInterrupt
+
+    tokenizer._parsing._make_model = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.encode("And the ab")
+    for text in ("And the ab", "the abc"):
+        assert tokenizer.encode(text) == other.encode(text)
+
+
+def test_a_merge_whose_hash_is_that_of_a_token() -> None:
+    tokens = [*byte_letters(), "abcdefghijklmnop", "ZHmAwKfU", "rMq8!@T/"]
+    tokenizer = load(tokens=tokens, token_type=[1] * len(tokens), merges=["ZHmAwKfU rMq8!@T/"])
+    assert tokenizer.encode("ZHmAwKfUrMq8!@T/") == list(b"ZHmAwKfUrMq8!@T/")
+    assert tokenizer.encode("a" * 500) == [97] * 500  # by the whole model
+    long = ["a" * 511, "a" * 512, "a" * 512 + "c"]
+    tokens = [*byte_letters(), *long]
+    with pytest.raises(TokenizerError, match="the vocabulary of 259 tokens has no 'aaa"):
+        load(tokens=tokens, token_type=[1] * len(tokens), merges=["a" * 512 + " b"])
 
 
 def test_several_threads_make_parts_at_once() -> None:
@@ -353,7 +396,7 @@ def test_words_without_their_spaces() -> None:
         ({"merges": "a b"}, "tokenizer.ggml.merges is 'a b'; expected an array"),
         ({"merges": ["a b", 3]}, r"merges\[1\] is 3; expected a string"),
         ({"merges": ["a \ud800"]}, r"merges has 'a \\ud800'; expected text without lone surrogates"),
-        ({"merges": ["ab"]}, r"merges\[0\] is 'ab'; expected two"),
+        ({"merges": ["ab"]}, r"merges\[0\] is 'ab'; expected two tokens"),
         ({"merges": ["a zz"]}, r"merges\[0\].*has no 'zz'"),
         ({"merges": ["a b"]}, r"merges\[0\].*has no 'ab'"),
         ({"tokens": [*byte_letters(), "a"], "token_type": None}, "'a' both at 97 and at 256"),

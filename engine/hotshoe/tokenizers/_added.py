@@ -6,14 +6,14 @@ If several begin at one position, the longest is used.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["add_tokens", "hidden_ids", "unusual_names"]
+__all__ = ["AddedTokens", "add_tokens", "hidden_ids", "unusual_names"]
 
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
@@ -29,31 +29,39 @@ def unusual_names(tokens: Sequence[str], types: bytes | bytearray) -> dict[int, 
 
 
 def add_tokens(
-    inner: tokenizers.Tokenizer,
-    vocabulary: Vocabulary,
-    tokens: Sequence[str] | Mapping[int, str],
-    types: bytes | bytearray,
+    inner: tokenizers.Tokenizer, vocabulary: Vocabulary, tokens: Sequence[str], types: bytes | bytearray
 ) -> None:
-    """Add the special and user-defined ones of ``tokens`` to ``inner``, which must have them in its vocabulary.
+    """Add the special and user-defined ones of ``tokens`` to ``inner``, which must have them in its vocabulary."""
+    AddedTokens(vocabulary, unusual_names(tokens, types), types).add_to(inner)
 
-    tokens: all of them by id, or at least those that are not normal.
-    """
-    import tokenizers
 
-    left, right = _strips(vocabulary)
+@final
+class AddedTokens:
+    """The special and user-defined tokens of a vocabulary, for several tokenizers of the ``tokenizers`` package."""
 
-    def added(i: int, special: bool) -> tokenizers.AddedToken:
-        rstrip = right and tokens[i] not in ("<unk>", "<s>", "<|endoftext|>")
-        return tokenizers.AddedToken(
-            tokens[i], special=special, normalized=False, lstrip=tokens[i] == left, rstrip=rstrip
-        )
+    def __init__(self, vocabulary: Vocabulary, names: Mapping[int, str], types: bytes | bytearray) -> None:
+        """names: from ``unusual_names``. Raises TokenizerError if they are too long in total."""
+        import tokenizers
 
-    unusual = _unusual(types)
-    vocabulary.refuse_long_literals(tokens[i] for i, _ in unusual)
-    # Two calls only, because each call rebuilds the search automaton. Special tokens come last: if the model numbers
-    # added tokens, the others then have the same number in a tokenizer without special tokens (see without_special).
-    inner.add_tokens([added(i, False) for i, k in unusual if k == TokenType.USER_DEFINED])
-    inner.add_special_tokens([added(i, True) for i, k in unusual if k in (TokenType.CONTROL, TokenType.UNKNOWN)])
+        left, right = _strips(vocabulary)
+
+        def added(name: str, special: bool) -> tokenizers.AddedToken:
+            rstrip = right and name not in ("<unk>", "<s>", "<|endoftext|>")
+            return tokenizers.AddedToken(name, special=special, normalized=False, lstrip=name == left, rstrip=rstrip)
+
+        unusual = [(names[i], kind) for i, kind in _unusual(types)]
+        vocabulary.refuse_long_literals(name for name, _ in unusual)
+        self._user = [added(name, False) for name, k in unusual if k == TokenType.USER_DEFINED]
+        special = (TokenType.CONTROL, TokenType.UNKNOWN)
+        self._special = [added(name, True) for name, k in unusual if k in special]
+
+    def add_to(self, inner: tokenizers.Tokenizer) -> None:
+        """Add them to a tokenizer that has them in its vocabulary."""
+        # Two calls only, because each call rebuilds the search automaton. Special tokens come last: if the model
+        # numbers added tokens, the others then have the same number in a tokenizer without special tokens (see
+        # without_special).
+        inner.add_tokens(self._user)
+        inner.add_special_tokens(self._special)
 
 
 def _unusual(types: bytes | bytearray) -> list[tuple[int, int]]:

@@ -29,14 +29,17 @@ def string_table(array: Any) -> StringTable:
 
 
 def floats(array: Any) -> npt.NDArray[np.float64]:
-    """Numbers. Raises TypeError or ValueError for anything else."""
-    return np.array(_numbers(array), np.float64)
+    """Numbers. Raises TypeError, ValueError or OverflowError for anything else."""
+    found = np.array(_numbers(array), np.float64)
+    if found.ndim != 1:
+        raise ValueError(found.shape)
+    return found
 
 
 def integers(array: Any) -> npt.NDArray[Any]:
     """Integers of any size. Raises TypeError for anything else."""
     numbers = _numbers(array)
-    if isinstance(numbers, np.ndarray) and numbers.dtype.kind in "iu":
+    if isinstance(numbers, np.ndarray) and numbers.dtype.kind in "iu" and numbers.ndim == 1:
         return numbers
     found = list(map(operator.index, numbers))
     return np.array(found, np.int64 if all(-(2**63) <= i < 2**63 for i in found) else object)

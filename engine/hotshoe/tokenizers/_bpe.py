@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_names
+from hotshoe.tokenizers._added import AddedTokens, hidden_ids, unusual_names
 from hotshoe.tokenizers._decoding import ByteLevelDecoder, SentencePieceDecoder, TokenDecoder, byte_letters
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS, PreTokenizer
@@ -45,6 +45,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     lowercase = pre.drop_spaces and vocabulary.flag(PREFIX + "normalizer.lowercase", False)
     added = _with_newlines(tokens, types) if pre.newline_runs else types
     named = unusual_names(tokens, added)
+    searched = AddedTokens(vocabulary, named, added)
 
     def make_model(ids: dict[str, int], merges: list[tuple[str, str]]) -> models.BPE:
         return models.BPE(ids, merges, byte_fallback=fallback, ignore_merges=pre.ignore_merges)
@@ -62,7 +63,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         if pre.drop_spaces:
             steps = [pre_tokenizers.WhitespaceSplit()]
         inner.pre_tokenizer = pre_tokenizers.Sequence(steps)
-        add_tokens(inner, vocabulary, named, added)
+        searched.add_to(inner)
         return inner
 
     def spell(piece: str) -> list[str]:
@@ -128,9 +129,10 @@ class _ListedMerges:
         return {(a, b): ranks[line] for a, b in pairs if (line := f"{a} {b}") in ranks}
 
     def all(self) -> list[tuple[str, str]]:
-        # a merge whose parts are not tokens never applies
+        # a merge whose parts are not tokens never applies; what it makes was only checked by its hash
         ids = self._ids.all()
-        return [(a, b) for a, _, b in (line.partition(" ") for line in self._lines) if a in ids and b in ids]
+        cuts = (line.partition(" ") for line in self._lines)
+        return [(a, b) for a, _, b in cuts if a in ids and b in ids and a + b in ids]
 
 
 def _refuse_merges(lines: StringTable, ids: TokenIds) -> None:
@@ -138,7 +140,7 @@ def _refuse_merges(lines: StringTable, ids: TokenIds) -> None:
     for i, line in enumerate(lines):
         a, _, b = line.partition(" ")
         if not a or not b:
-            raise TokenizerError(f"{KEY_MERGES}[{i}] is {(a or b)[:60]!r}; expected two tokens with a space between")
+            raise TokenizerError(f"{KEY_MERGES}[{i}] is {line[:60]!r}; expected two tokens with a space between")
         if a + b not in known:
             missing = next(token for token in (a, b, a + b) if token not in known)
             raise TokenizerError(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LazyBPE", "Merges", "without_special"]
 
 MAX_CHARACTERS = 20_000  # in the texts of one call
-MAX_PARTS = 60_000  # of the words of all texts so far: as many look-ups, and each call with new words makes a model
+MAX_PARTS = 60_000  # substrings of all words so far: each is looked up
 
 Merge = tuple[str, str]
 
@@ -72,6 +72,7 @@ class LazyBPE:
         self._plain_splitter = without_special(self._splitter)
         self._words: set[str] = set()
         self._n_parts = 0
+        self._n_made, self._n_tokens = 0, len(ids)
         self._parts: dict[str, int] = {}  # parts of these words that are tokens
         self._tokens = ids.find(list(always))
         self._used: dict[Merge, Any] = {}  # merges and their ranks
@@ -96,28 +97,32 @@ class LazyBPE:
                 return self._made
             n_parts = self._n_parts + sum(len(word) * (len(word) + 1) // 2 for word in words)
             if n_parts <= MAX_PARTS:
-                self._n_parts = n_parts
-                self._learn(words, self._merges)
-                used = sorted(self._used, key=self._used.__getitem__)
-                self._made = self._wrap(self._make_model(self._tokens, used))
-                return self._made
+                tokens, parts, used = self._learned(words, self._merges)
+                # making many models of parts must not take longer than the whole one
+                self._n_made += len(tokens) + len(used)
+                if self._n_made <= self._n_tokens:
+                    made = self._wrap(self._make_model(tokens, sorted(used, key=used.__getitem__)))
+                    # all at the end: an interrupt before this changes nothing
+                    self._tokens, self._parts, self._used, self._n_parts = tokens, parts, used, n_parts
+                    self._words = self._words | words
+                    self._made = made
+                    return made
         return self._make_whole()
 
-    def _learn(self, words: set[str], merges: Merges) -> None:
-        """Add all parts of the words that are tokens, and all merges that make one of them."""
-        self._words |= words
-        parts = {word[a:b] for word in words for a in range(len(word)) for b in range(a + 1, len(word) + 1)}
-        new = self._ids.find(list(parts - self._parts.keys()))
-        self._tokens |= new
-        self._parts |= new
+    def _learned(self, words: set[str], merges: Merges) -> tuple[dict[str, int], dict[str, int], dict[Merge, Any]]:
+        """The tokens, the parts and the merges, with those of further words."""
+        spelled = {word[a:b] for word in words for a in range(len(word)) for b in range(a + 1, len(word) + 1)}
+        new = self._ids.find(list(spelled - self._parts.keys()))
+        parts = self._parts | new
         cuts = ((token[:i], token[i:]) for token in new for i in range(1, len(token)))
-        self._used |= merges.find([(a, b) for a, b in cuts if a in self._parts and b in self._parts], self._parts)
+        found = merges.find([(a, b) for a, b in cuts if a in parts and b in parts], parts)
+        return self._tokens | new, parts, self._used | found
 
     def _make_whole(self) -> tokenizers.Tokenizer:
         with self._lock:
             if self._merges is not None:
                 self._made = self._wrap(self._make_model(self._ids.all(), self._merges.all()))
-                self._merges = None
+                self._merges = None  # last, because other threads read it without the lock
             return self._made
 
 

@@ -17,7 +17,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_names
+from hotshoe.tokenizers._added import AddedTokens, hidden_ids, unusual_names
 from hotshoe.tokenizers._decoding import SentencePieceDecoder
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
 from hotshoe.tokenizers._roles import KNOWN_TOKENS, find_affixes, find_roles
@@ -28,6 +28,7 @@ from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 __all__ = ["build"]
 
 SPACE = "\u2581"
+_BYTE = "<0x{:02X}>"
 _JOINED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 # ids in vocabularies that SentencePiece writes, if a file has no keys for them
 _DEFAULTS = {"unk": 0, "bos": 1, "eos": 2}
@@ -48,19 +49,23 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     spaced = [i for i, name in named.items() if types[i] == TokenType.USER_DEFINED and SPACE in name]
     literal = bytearray(types)
     if space_prefix:
-        # the text after a special token gets a space prefix, but SentencePiece puts none after these: merges find them
+        # After a special token, the package puts a space before the text; SentencePiece puts none after these tokens.
+        # So they are not searched for, but made by merges.
         for i in spaced:
             literal[i] = TokenType.NORMAL
     else:
         # these are searched for before spaces are escaped, so they need a name with spaces; the id is the same
         named |= {i: named[i].replace(SPACE, " ") for i in spaced}
-    further = {named[i]: i for i in spaced if named[i] not in ids}
+    known = ids.find([named[i] for i in spaced])
+    further = {named[i]: i for i in spaced if named[i] not in known}
+    searched = AddedTokens(vocabulary, named, literal)
 
     is_joined = np.isin(np.frombuffer(types, np.uint8), _JOINED)
     characters = tokens.characters()
     inside = _inside(characters, is_joined)
     letters = _missing_letters(characters, is_joined, inside)
-    expand = {len(tokens) + n: _spell(letter, ids, unk) for n, letter in enumerate(letters)}
+    byte_tokens = ids.find([_BYTE.format(byte) for byte in range(256)])
+    expand = {len(tokens) + n: _spell(letter, byte_tokens, unk) for n, letter in enumerate(letters)}
     ids = TokenIds(tokens, further | {letter: len(tokens) + n for n, letter in enumerate(letters)})
 
     def make_model(ids: dict[str, int], merges: list[tuple[str, str]]) -> models.BPE:
@@ -73,14 +78,14 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     def wrap(model: models.Model) -> tokenizers.Tokenizer:
         inner = tokenizers.Tokenizer(model)
         inner.normalizer = normalizer
-        add_tokens(inner, vocabulary, named, literal)
+        searched.add_to(inner)
         return inner
 
     words = re.compile(".+" if _cross_words(characters, inside) else f"{SPACE}*[^{SPACE}]+|{SPACE}+", re.DOTALL)
     inner = LazyBPE(
         ids,
         _ScoredMerges(tokens, vocabulary.scores(), is_joined, ids),
-        [*named.values(), *([] if unk is None else [tokens[unk]])],
+        [*named.values(), *byte_tokens, *([] if unk is None else [tokens[unk]])],
         make_model=make_model,
         wrap=wrap,
         spell=lambda piece: words.findall(normalizer.normalize_str(piece)),
@@ -156,5 +161,5 @@ def _cross_words(characters: Characters, inside: npt.NDArray[np.bool_]) -> bool:
 
 
 def _spell(letter: str, ids: Mapping[str, int], unk: int | None) -> list[int]:
-    spelled = [ids.get(f"<0x{byte:02X}>", unk) for byte in letter.encode()]
+    spelled = [ids.get(_BYTE.format(byte), unk) for byte in letter.encode()]
     return [] if None in spelled else [i for i in spelled if i is not None]

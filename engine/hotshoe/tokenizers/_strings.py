@@ -82,7 +82,7 @@ class StringTable(Sequence[str]):
         return f"<StringTable of {len(self)}>"
 
     def find(self, strings: Sequence[str]) -> dict[str, int]:
-        """Those of ``strings`` that are in the table, and the index of each; the last one, if there are several."""
+        """Map each of ``strings`` that is in the table to its index, or to its last index if the table repeats it."""
         index = self._indexed()
         encoded = [s.encode(errors="surrogatepass") for s in strings]
         found: dict[str, int] = {}
@@ -113,7 +113,7 @@ class StringTable(Sequence[str]):
         return Characters(codes, self._characters_before()[self._starts] - 1, self.n_characters())
 
     def _characters_before(self) -> Integers:
-        """How many characters begin up to each byte, that one too."""
+        """For each byte, the number of characters that begin at it or before it."""
         return np.cumsum((self._data & 0xC0) != 0x80)
 
     def repeated(self) -> tuple[int, int] | None:
@@ -121,11 +121,14 @@ class StringTable(Sequence[str]):
         return self._indexed().repeated
 
     def unknown_joins(self, tokens: StringTable) -> bool:
-        """Whether a string is not "a b" with two parts and one space, or ``tokens`` has no "ab"."""
+        """Whether a string is not "a b", with one space, or ``tokens`` may lack "ab".
+
+        Only hashes are compared, so it misses a token that is lacking if another one has the same hash.
+        """
         spaces = np.flatnonzero(self._data == ord(" "))
-        if spaces.size != len(self):
+        if spaces.size != len(self) or np.any(self._lengths > _HASHED):
             return True
-        if not (np.all(spaces > self._starts) and np.all(spaces < self._starts + self._lengths - 1)):
+        if not (np.all(spaces >= self._starts) and np.all(spaces < self._starts + self._lengths)):
             return True
         data = np.delete(self._data, spaces)
         made = _hashes(data, self._starts - np.arange(len(self)), self._lengths - 1)
@@ -137,24 +140,18 @@ class StringTable(Sequence[str]):
 
     def _indexed(self) -> _Index:
         if self._index is None:  # two threads may both make it: the results are equal
-            index = _Index(_hashes(self._data, self._starts, self._lengths))
-            for i in index.alike:
-                string = self[i]
-                if string in index.shared and index.repeated is None:
-                    index.repeated = index.shared[string], i
-                index.shared[string] = i
-            self._index = index
+            self._index = _Index(_hashes(self._data, self._starts, self._lengths), self)
         return self._index
 
 
 class _Index:
-    """Finds hashes among up to 2**31."""
+    """Finds the index of a hash. Holds up to 2**31 hashes, of ``strings``."""
 
-    def __init__(self, hashes: Hashes) -> None:
+    def __init__(self, hashes: Hashes, strings: StringTable) -> None:
         bits = max(1, (4 * hashes.size).bit_length())
         self._hashes = hashes
         self._shift = np.uint64(64 - bits)
-        # the index of a hash is at its first bits, or, where another hash took that place, in a sorted rest
+        # The first bits of a hash choose its place. If several hashes choose one, the others are in a sorted rest.
         self._places = np.full(1 << bits, -1, np.int32)
         at = self._at(hashes)
         self._places[at] = np.arange(hashes.size, dtype=np.int32)
@@ -165,12 +162,15 @@ class _Index:
         same = hashes[taken[rest]] == hashes[rest]
         again = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
         alike = np.concatenate([rest[same], taken[rest[same]], self._rest[again], self._rest[again + 1]])
-        self.alike = sorted(set(alike.tolist()))  # np.unique would import numpy.ma, which takes 15 ms
-        """The indices of hashes that are equal to another one, in order."""
         self.shared: dict[str, int] = {}
-        """The strings with these hashes; of equal strings the last one."""
+        """The strings whose hash is also that of another index; of equal strings the last index."""
         self.repeated: tuple[int, int] | None = None
-        """Two of them that are equal strings."""
+        """Two indices of equal strings."""
+        for i in sorted(set(alike.tolist())):  # np.unique would import numpy.ma, which takes 15 ms
+            string = strings[i]
+            if self.repeated is None and string in self.shared:
+                self.repeated = self.shared[string], i
+            self.shared[string] = i
 
     def find(self, wanted: Hashes) -> Integers:
         """The index of each hash; -1 if it is not here. Of several indices of one hash, any."""
@@ -194,7 +194,7 @@ class TokenIds(Mapping[str, int]):
     """The ids of the tokens of a table, and of further names."""
 
     def __init__(self, tokens: StringTable, names: Mapping[str, int] | None = None) -> None:
-        """names: further names of tokens, with their ids. A token with the same name is not found then."""
+        """names: further names of tokens, with their ids. A name hides a token with the same spelling."""
         self._tokens = tokens
         self._names = dict(names or {})
 
@@ -216,7 +216,7 @@ class TokenIds(Mapping[str, int]):
         return iter(self.all())
 
     def __len__(self) -> int:
-        return len(self.all())
+        return len(self._tokens) + len(self._names) - len(self._tokens.find(list(self._names)))
 
 
 def _packed(encoded: list[bytes]) -> tuple[Bytes, Integers]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -165,11 +166,11 @@ class Vocabulary:
                 f"the file has no key {key}, but a vocabulary of the kind {self.model!r} needs a score for each token",
                 hint="convert the model again from a folder that has its tokenizer.model",
             )
-        try:
-            scores = floats(value) if _is_array(value) else floats([])
-        except (TypeError, ValueError):
-            scores = floats([])
-        if scores.shape != (len(self.tokens),) or (scores != scores).any():  # NaN
+        scores = None
+        if _is_array(value) and len(value) == len(self.tokens):
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                scores = floats(value)
+        if scores is None or (scores != scores).any():  # NaN
             raise TokenizerError(
                 f"{key} is {_short(value)}; expected an array of {len(self.tokens)} numbers, one for each token"
             )
