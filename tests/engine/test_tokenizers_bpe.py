@@ -205,7 +205,7 @@ def test_a_part_of_the_vocabulary_gives_the_ids_of_the_whole(name: str, monkeypa
         return load_tokenizer(VOCABULARIES[name]) if name in VOCABULARIES else fresh(name.removeprefix("real "))
 
     part, whole = make(), make()
-    part._parsing._n_tokens = 10**9
+    part._parsing._most_made = 10**9
     whole._parsing._make_whole()
     known = ["<|im_end|>", "<x>", "abc", "ab", "<t>", "  ", " the", " in", "er", "\n", "\ud800", "And", "<|eot_id|>"]
     written = st.sampled_from([*known, "🦙", "a b", "漢字", "漢"])

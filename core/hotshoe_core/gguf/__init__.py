@@ -11,9 +11,10 @@ Writing, quantizing and the tables of tensor names are in the ``gguf`` package.
 """
 
 from hotshoe_core.gguf._array import GGUFArray
+from hotshoe_core.gguf._cursor import decode_strings
 from hotshoe_core.gguf._file import GGUFFile
 from hotshoe_core.gguf._format import ValueType
 from hotshoe_core.gguf._metadata import Metadata, MetadataKeyError
 from hotshoe_core.gguf._shard import TensorInfo
 
-__all__ = ["GGUFArray", "GGUFFile", "Metadata", "MetadataKeyError", "TensorInfo", "ValueType"]
+__all__ = ["GGUFArray", "GGUFFile", "Metadata", "MetadataKeyError", "TensorInfo", "ValueType", "decode_strings"]

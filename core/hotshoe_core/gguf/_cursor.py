@@ -180,7 +180,7 @@ def split_strings(file: MappedFile, pos: int, n: int, field: str, *, big_endian:
 
 
 def decode_strings(data: Bytes, bounds: Starts) -> list[str]:
-    """Decode all strings from ``split_strings``. Raises UnicodeDecodeError."""
+    """Decode all strings from ``GGUFArray.packed``: much faster than one by one. Raises UnicodeDecodeError."""
     joined, n = data.tobytes(), bounds.size - 1
     if joined.count(0) == 8 * n:
         return joined.decode().split("\0" * 8)[1:]  # two calls for all of them

@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from hotshoe.tokenizers._added import AddedTokens, hidden_ids, unusual_names
-from hotshoe.tokenizers._decoding import ByteLevelDecoder, SentencePieceDecoder, TokenDecoder, byte_letters
+from hotshoe.tokenizers._decoding import (
+    BYTE_TOKENS,
+    ByteLevelDecoder,
+    SentencePieceDecoder,
+    TokenDecoder,
+    byte_letters,
+)
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from hotshoe.tokenizers._roles import KNOWN_TOKENS, find_affixes, find_roles
@@ -73,7 +79,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
             piece = normalizers.Lowercase().normalize_str(piece)
         return ["".join(map(_LETTERS.__getitem__, piece.encode())) if pre.bytes else piece]
 
-    always = [*named.values(), *(map("<0x{:02X}>".format, range(256)) if fallback else ())]
+    always = [*named.values(), *(BYTE_TOKENS if fallback else ())]
     inner = LazyBPE(ids, merges, always, make_model=make_model, wrap=wrap, spell=spell)
 
     decoder: TokenDecoder

@@ -16,9 +16,19 @@ from hotshoe_core.errors import InputTypeError
 from hotshoe_core.errors.arguments import described
 from hotshoe_core.errors.text import shown
 
-__all__ = ["ByteLevelDecoder", "TokenDecoder", "SentencePieceDecoder", "StreamDecoder", "byte_letters", "byte_value"]
+__all__ = [
+    "BYTE_TOKENS",
+    "ByteLevelDecoder",
+    "TokenDecoder",
+    "SentencePieceDecoder",
+    "StreamDecoder",
+    "byte_letters",
+    "byte_value",
+]
 
 SPACE = "\u2581"
+BYTE_TOKENS = tuple(map("<0x{:02X}>".format, range(256)))
+"""The token that represents each byte in vocabularies of UTF-8."""
 
 
 class TokenDecoder(Protocol):

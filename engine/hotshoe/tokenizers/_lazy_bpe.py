@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LazyBPE", "Merges", "without_special"]
 
 MAX_CHARACTERS = 20_000  # in the texts of one call
-MAX_PARTS = 60_000  # substrings of all words so far: each is looked up
+MAX_PARTS = 60_000  # substrings of the new words in a call: each is looked up
 
 Merge = tuple[str, str]
 
@@ -71,8 +71,7 @@ class LazyBPE:
         self._splitter = wrap(models.WordLevel({"": 0}, ""))
         self._plain_splitter = without_special(self._splitter)
         self._words: set[str] = set()
-        self._n_parts = 0
-        self._n_made, self._n_tokens = 0, len(ids)
+        self._n_made, self._most_made = 0, len(ids)  # tokens and merges in all models so far
         self._parts: dict[str, int] = {}  # parts of these words that are tokens
         self._tokens = ids.find(list(always))
         self._used: dict[Merge, Any] = {}  # merges and their ranks
@@ -95,15 +94,14 @@ class LazyBPE:
             words -= self._words
             if not words or self._merges is None:
                 return self._made
-            n_parts = self._n_parts + sum(len(word) * (len(word) + 1) // 2 for word in words)
-            if n_parts <= MAX_PARTS:
+            if sum(len(word) * (len(word) + 1) // 2 for word in words) <= MAX_PARTS:
                 tokens, parts, used = self._learned(words, self._merges)
                 # making many models of parts must not take longer than the whole one
                 self._n_made += len(tokens) + len(used)
-                if self._n_made <= self._n_tokens:
+                if self._n_made <= self._most_made:
                     made = self._wrap(self._make_model(tokens, sorted(used, key=used.__getitem__)))
                     # all at the end: an interrupt before this changes nothing
-                    self._tokens, self._parts, self._used, self._n_parts = tokens, parts, used, n_parts
+                    self._tokens, self._parts, self._used = tokens, parts, used
                     self._words = self._words | words
                     self._made = made
                     return made

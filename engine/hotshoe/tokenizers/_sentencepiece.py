@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hotshoe.tokenizers._added import AddedTokens, hidden_ids, unusual_names
-from hotshoe.tokenizers._decoding import SentencePieceDecoder
+from hotshoe.tokenizers._decoding import BYTE_TOKENS, SentencePieceDecoder
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
 from hotshoe.tokenizers._roles import KNOWN_TOKENS, find_affixes, find_roles
 from hotshoe.tokenizers._strings import Characters, StringTable, TokenIds
@@ -28,7 +28,6 @@ from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 __all__ = ["build"]
 
 SPACE = "\u2581"
-_BYTE = "<0x{:02X}>"
 _JOINED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 # ids in vocabularies that SentencePiece writes, if a file has no keys for them
 _DEFAULTS = {"unk": 0, "bos": 1, "eos": 2}
@@ -64,7 +63,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     characters = tokens.characters()
     inside = _inside(characters, is_joined)
     letters = _missing_letters(characters, is_joined, inside)
-    byte_tokens = ids.find([_BYTE.format(byte) for byte in range(256)])
+    byte_tokens = ids.find(BYTE_TOKENS)
     expand = {len(tokens) + n: _spell(letter, byte_tokens, unk) for n, letter in enumerate(letters)}
     ids = TokenIds(tokens, further | {letter: len(tokens) + n for n, letter in enumerate(letters)})
 
@@ -161,5 +160,5 @@ def _cross_words(characters: Characters, inside: npt.NDArray[np.bool_]) -> bool:
 
 
 def _spell(letter: str, ids: Mapping[str, int], unk: int | None) -> list[int]:
-    spelled = [ids.get(_BYTE.format(byte), unk) for byte in letter.encode()]
+    spelled = [ids.get(BYTE_TOKENS[byte], unk) for byte in letter.encode()]
     return [] if None in spelled else [i for i in spelled if i is not None]

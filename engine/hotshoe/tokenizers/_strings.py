@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final, overload
 import numpy as np
 import numpy.typing as npt
 
-from hotshoe_core.gguf import GGUFArray
+from hotshoe_core.gguf import GGUFArray, decode_strings
 
 __all__ = ["Characters", "StringTable", "TokenIds"]
 
@@ -39,7 +39,7 @@ class Characters(NamedTuple):
 class StringTable(Sequence[str]):
     """Strings in one array of bytes. Each is decoded when it is used. Immutable."""
 
-    __slots__ = ("_data", "_index", "_lengths", "_starts")
+    __slots__ = ("_bounds", "_data", "_index", "_lengths", "_starts")
 
     def __init__(self, strings: Iterable[str]) -> None:
         """strings: may be a GGUFArray, whose strings are not decoded then.
@@ -47,10 +47,10 @@ class StringTable(Sequence[str]):
         Raises ModelFileError if a string of a GGUFArray is not valid UTF-8.
         """
         if isinstance(strings, GGUFArray):
-            data, bounds = strings.packed()
+            data, self._bounds = strings.packed()
         else:
-            data, bounds = _packed([s.encode() for s in strings])
-        self._data, self._starts, self._lengths = _parts(data, bounds)
+            data, self._bounds = _packed([s.encode() for s in strings])
+        self._data, self._starts, self._lengths = _parts(data, self._bounds)
         self._index: _Index | None = None
 
     def __len__(self) -> int:
@@ -66,10 +66,7 @@ class StringTable(Sequence[str]):
         return self._raw(index).decode()
 
     def __iter__(self) -> Iterator[str]:
-        joined = self._data.tobytes()
-        if joined.count(0) == _GAP * (len(self) + 1):
-            return iter(joined.decode().split("\0" * _GAP)[1:-1])
-        return map(self.__getitem__, range(len(self)))  # a string contains a NUL
+        return iter(decode_strings(self._data[:-_GAP], self._bounds))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (StringTable, list, tuple)):
