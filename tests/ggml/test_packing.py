@@ -35,6 +35,7 @@ from tests.support.gguf_files import write_gguf
 
 from .test_linear_kernel import ready, run
 from .test_linear_kernel import weight_data as of_an_encoder
+from .test_pages import resident
 from .test_quants_kernel import TYPES, activations, weight
 
 pytestmark = pytest.mark.skipif(
@@ -185,10 +186,16 @@ def test_nothing_to_pack_is_nothing_to_do() -> None:
 @pytest.fixture(name="stored")
 def _stored(tmp_path: Path) -> Iterator[WeightData]:
     """A weight of 288 by 256 in a mapped file."""
-    rows = weight(DType.Q8_0, 288, 256)[0].data.reshape(288, -1)
-    path = write_gguf(tmp_path / "m.gguf", {}, {"w": (rows, gguf.GGMLQuantizationType.Q8_0)})
+    with mapped(tmp_path, 288) as data:
+        yield data
+
+
+@contextmanager
+def mapped(folder: Path, m: int) -> Iterator[WeightData]:
+    rows = weight(DType.Q8_0, m, 256)[0].data.reshape(m, -1)
+    path = write_gguf(folder / "m.gguf", {}, {"w": (rows, gguf.GGMLQuantizationType.Q8_0)})
     with GGUFFile(path) as file:
-        yield WeightData("w", (288, 256), DType.Q8_0, file.data("w"), ("linear",))
+        yield WeightData("w", (m, 256), DType.Q8_0, file.data("w"), ("linear",))
 
 
 @pytest.fixture(name="later")
@@ -224,6 +231,16 @@ def test_the_first_step_reads_the_file_and_the_second_waits(stored: WeightData) 
         assert unit._packing is None
         np.testing.assert_array_equal(first, second)
         np.testing.assert_array_equal(first, multiply(3))
+
+
+@on_linux
+def test_the_file_is_released_though_a_step_reads_parts_that_are_packed(tmp_path: Path) -> None:
+    with mapped(tmp_path, 16_384) as data:
+        packing = Packing([QuantizedWeight(data)], 1)
+        kernels().hotshoe_pack(packing._state, 1)
+        data.data.sum()  # as a step reads it
+        packing.finish()
+        assert resident(data.data) < data.data.nbytes / 8
 
 
 @pytest.mark.usefixtures("later")

@@ -33,6 +33,11 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def large_pages(memory: np.ndarray) -> int:
     """The number of bytes in large pages, in the mappings of this memory."""
+    return resident(memory, "AnonHugePages:")
+
+
+def resident(memory: np.ndarray, kind: str = "Rss:") -> int:
+    """The number of bytes that are in memory, in the mappings of this memory."""
     start, stop = address(memory), address(memory) + memory.nbytes
     total, found = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -40,7 +45,7 @@ def large_pages(memory: np.ndarray) -> int:
         if "-" in words[0] and not words[0].endswith(":"):
             first, last = (int(x, 16) for x in words[0].split("-"))
             found = first < stop and start < last
-        elif found and words[0] == "AnonHugePages:":
+        elif found and words[0] == kind:
             total += int(words[1]) << 10
     return total
 

@@ -12,7 +12,7 @@ import numpy as np
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_ggml.memory.host import is_in_memory, is_mapped
+from hotshoe_ggml.memory.host import drop_pages, is_in_memory, is_mapped
 from hotshoe_ggml.memory.layouts import PRODUCTS, PackedLayout
 from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_ggml.native.context import address
@@ -154,6 +154,8 @@ class PackedWeight(PackedLayout):
 
     def finish(self) -> None:
         """Let all products read what was packed. The file may be closed then. No graph may run meanwhile."""
+        if self._weight is not None:
+            drop_pages(self._weight.data)  # a step may have read parts again that were packed already
         self._weight = self._data = None
         for params, field in list(self._readers):
             setattr(params, field, ffi.NULL)
