@@ -151,8 +151,8 @@ def test_matrices_that_each_token_reads_come_before_experts(monkeypatch: pytest.
     packing.Packing(weights, 2).finish()
     start, n_hot = seen
     places = [int(w._address) - start for w in weights]
-    assert places[3] == 0
-    assert places[1] == weights[3].nbytes
+    assert places[1] == 0  # the smallest first
+    assert places[3] == weights[1].nbytes
     assert min(places[0], places[2]) == n_hot == weights[3].nbytes + weights[1].nbytes
 
 

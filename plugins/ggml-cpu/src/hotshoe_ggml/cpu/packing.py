@@ -30,8 +30,9 @@ class Packing:
     """
 
     def __init__(self, weights: Sequence[PackedWeight], n_threads: int, meter: Meter | None = None) -> None:
-        # experts go last: a token reads a few of them, so that a large page saves little time
-        self._weights = sorted(weights, key=lambda w: (w.n_experts > 0, -w.nbytes))
+        # Experts go last: a token reads a few of them, so that a large page saves little time. The smallest go first: a
+        # step reads a weight that is half packed from the file, and then both are in memory.
+        self._weights = sorted(weights, key=lambda w: (w.n_experts > 0, w.nbytes))
         sizes = [-(-packed.nbytes // ALIGNMENT) * ALIGNMENT for packed in self._weights]
         starts = list(itertools.accumulate(sizes, initial=0))
         try:
