@@ -32,6 +32,7 @@ class LoadOptions(TypedDict, total=False):
     prefix_memory: int
     prefix_disk: int
     prefix_folder: str | None
+    max_draft: int | None
     kv_dtype: str
 
     n_gpu_layers: int | Literal["auto", "all"]

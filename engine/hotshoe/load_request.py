@@ -51,7 +51,7 @@ __all__ = ["ONLY_TEXT", "LoadRequest", "model_class_of", "open_file"]
 _DEFAULT_CONTEXT = 4096
 ONLY_TEXT = (
     *("n_ubatch", "max_sequences", "n_sequences", "max_step_seconds", "checkpoint_bytes", "kv_dtype"),
-    *("prefix_memory", "prefix_disk", "prefix_folder"),
+    *("prefix_memory", "prefix_disk", "prefix_folder", "max_draft"),
 )
 """Fields of RunnerParams that only a text model uses, which has a cache."""
 _COMMANDS = {Task.TEXT: "run", Task.EMBEDDING: "embed", Task.RERANK: "rerank"}

@@ -111,7 +111,7 @@ def load_model(
       How to compute: ``n_threads``, ``mmap``, ``repack``, ``flash_attention``, ``matmul_precision``.
       Steps and cache: ``n_batch``, ``n_ubatch``, ``max_sequences``, ``n_sequences``,
       ``max_step_seconds``, ``checkpoint_bytes``,
-      ``prefix_memory``, ``prefix_disk``, ``prefix_folder``, ``kv_dtype``.
+      ``prefix_memory``, ``prefix_disk``, ``prefix_folder``, ``max_draft``, ``kv_dtype``.
       Which device holds which layers: ``n_gpu_layers``, ``tensor_split``, ``main_gpu``, ``cpu_moe``, ``kv_offload``,
       ``layer_devices``, ``fallback``. Without them, as many layers as fit are on the devices other than the CPU. If
       memory runs out, layers are moved to another device, and ``model.placement_report()`` lists the moves.

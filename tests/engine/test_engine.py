@@ -195,10 +195,10 @@ def test_the_cache_admits_jobs_in_order_while_they_fit() -> None:
     for generation in (generations := [rig.generation([i] * 12, n=4) for i in range(3)]):
         generation.min_free_rows = 4
         rig.engine.add(generation)
-    assert rig.engine._attach_jobs_that_fit(None) == generations[:2]  # they leave 8 cells
-    assert rig.engine._attach_jobs_that_fit(generations[2]) == [generations[2], generations[0]]
+    assert rig.fitting() == generations[:2]  # they leave 8 cells
+    assert rig.fitting(generations[2]) == [generations[2], generations[0]]
     generations[0].min_free_rows = 9
-    assert rig.engine._attach_jobs_that_fit(generations[2]) == [generations[2], generations[1]]  # it overtakes
+    assert rig.fitting(generations[2]) == [generations[2], generations[1]]  # it overtakes
 
 
 # Interrupts

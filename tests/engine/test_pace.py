@@ -21,7 +21,7 @@ def test_only_some_jobs_overtake_one_that_does_not_fit() -> None:
         short = rig.generation([i], n=2)
         short.min_free_rows = 0
         rig.engine.add(short)
-        fitting = rig.engine._attach_jobs_that_fit(None)
+        fitting = rig.fitting()
         assert fitting[0] is first
         assert long not in fitting
         n_overtaking += short in fitting
@@ -50,7 +50,7 @@ def test_more_than_63_sequences_are_computed_together() -> None:
     for generation in generations:
         generation.min_free_rows = 0
         rig.engine.add(generation)
-    assert len(rig.engine._attach_jobs_that_fit(None)) == 150
+    assert len(rig.fitting()) == 150
     assert [rig.read(g) for g in generations] == [expected([i % 50, i // 50], 3) for i in range(150)]
     forks = [rig.sequence([1, 2, 3])]
     forks[0].append()

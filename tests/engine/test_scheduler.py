@@ -25,11 +25,12 @@ class Job:
     cuts: tuple[int, ...] = ()
     all_outputs: bool = False
     checkpoints: tuple[int, ...] = ()
+    n_draft: int = 0
 
 
 def by_id(graphs: list[list[Chunk[Job]]]) -> list[list[tuple[int, int, int]]]:
     """Each chunk as (the job's id, n, outputs)."""
-    return [[(job.id, n, outputs) for job, n, outputs in graph] for graph in graphs]
+    return [[(job.id, n, outputs) for job, n, outputs, _ in graph] for graph in graphs]
 
 
 @st.composite
@@ -43,6 +44,7 @@ def situations(draw: st.DrawFn) -> tuple[list[Job], Limits]:
             arrival=i,
             served=draw(st.integers(-1, 20)),
             all_outputs=draw(st.booleans()),
+            n_draft=draw(st.sampled_from([0, 0, 1, 3, 7, 15])),
         )
         for i in range(draw(st.integers(1, 14)))
     ]
@@ -65,10 +67,11 @@ def test_every_step_keeps_its_promises(situation: tuple[list[Job], Limits]) -> N
         if limits.uniform:
             assert len({c.n for c in graph}) == 1
             assert round_up(graph[0].n, limits.per_octave) == graph[0].n
-        for job, n, outputs in graph:
+        for job, n, outputs, drafted in graph:
             assert n > 0
-            done[job] += n
-            assert outputs == (n if job.all_outputs else int(done[job] == job.n_pending))
+            assert 0 <= drafted <= (job.n_draft if job.n_pending == 1 else 0)
+            done[job] += n - drafted
+            assert outputs == (n if job.all_outputs else drafted + int(done[job] == job.n_pending))
     assert all(done[job] <= job.n_pending for job in jobs)
     # decoding jobs are served before any prompt, as far as the step goes
     decoding = [job for job in jobs if job.n_pending == 1]
@@ -88,13 +91,48 @@ def test_every_step_keeps_its_promises(situation: tuple[list[Job], Limits]) -> N
         assert all(done[job] == job.n_pending for job in begun[:-1])
 
 
+@pytest.mark.parametrize(
+    ("wanted", "most", "expected"),
+    [
+        ([15], 512, [15]),
+        ([6], 512, [3]),  # rows are a power of two: few different graphs
+        ([15], 8, [7]),
+        ([15], 1, [0]),
+        ([0, 15], 512, [0, 14]),
+        ([15, 15], 512, [7, 7]),
+        ([15, 1, 0], 512, [4, 1, 0]),
+        ([1, 1, 1], 512, [0, 0, 1]),
+        ([15] * 8, 512, [1] * 8),
+        ([15] * 16, 512, [0] * 16),
+        ([3] + [0] * 9, 512, [0] * 10),  # 13 rows: fewer than 8 is not possible
+    ],
+)
+def test_guessed_tokens_share_a_step(wanted: list[int], most: int, expected: list[int]) -> None:
+    jobs = [Job(i, 1, i, n_draft=n) for i, n in enumerate(wanted)]
+    (graph,) = schedule(jobs, Limits(512, most))[:1]
+    assert [chunk.drafted for chunk in graph] == expected[:most]
+    assert [chunk.outputs for chunk in graph] == [1 + n for n in expected[:most]]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [([15], 15), ([6], 3), ([15, 15], 7), ([15, 3], 3), ([15, 0], 0), ([1] * 8, 1), ([1] * 9, 0)],
+)
+def test_guessed_tokens_of_a_uniform_step_have_one_number(wanted: list[int], expected: int) -> None:
+    """So that all texts are in one graph, which reads the weights once."""
+    jobs = [Job(i, 1, i, n_draft=n) for i, n in enumerate(wanted)]
+    (graph,) = schedule(jobs, Limits(512, 512, uniform=True))
+    assert [(chunk.n, chunk.drafted) for chunk in graph] == [(1 + expected, expected)] * len(wanted)
+
+
 @given(situations(), st.integers(1, 80))
 @settings(max_examples=50, deadline=None)
 def test_prompts_get_no_more_rows_than_the_pace_allows(situation: tuple[list[Job], Limits], n_rows: int) -> None:
     jobs, limits = situation
-    n_decoding = sum(job.n_pending == 1 for job in jobs)
+    n_decoding = sum(1 + job.n_draft for job in jobs if job.n_pending == 1)
     graphs = schedule(jobs, limits, 21, Allowance(n_decoding + n_rows, 1.0, 0.0, 8))
-    assert sum(c.n for graph in graphs for c in graph if c.job.n_pending > 1) <= max(8, n_rows)
+    spare = n_decoding - sum(c.n for graph in graphs for c in graph if c.job.n_pending == 1)  # drafts left out
+    assert sum(c.n for graph in graphs for c in graph if c.job.n_pending > 1) <= max(8, n_rows + spare)
     assert graphs
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hotshoe.kvcache import AttentionSpec, CausalCache, RecurrentCache, RecurrentSpec
+from hotshoe.runner.admission import attach_jobs_that_fit
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Items
 from hotshoe.runner.jobs import Generation
@@ -30,9 +31,9 @@ class Work:
         self.sampling = sampling
         self.n_rows = n_rows
         self.requested: list[list[Any]] = []
-        for job, n, outputs in chunks:
+        for job, n, outputs, _ in chunks:
             end = job.sequence.n_computed + n
-            self.requested += [job.sequence.items.rows[: end - i] for i in reversed(range(outputs))]
+            self.requested += [job.sequence.rows(0, end)[: end - i] for i in reversed(range(outputs))]
 
 
 def next_token(rows: Sequence[Any]) -> int:
@@ -43,11 +44,12 @@ def next_token(rows: Sequence[Any]) -> int:
 class FakeForward:
     """Logits by arithmetic. ``gate``: called in each graph with its number of rows, while no thread holds the lock.
 
-    asynchronous: as a device that computes until somebody waits for it.
+    asynchronous: as a device that computes until somebody waits for it. next_token: the token after a text.
     """
 
-    def __init__(self, asynchronous: bool) -> None:
+    def __init__(self, asynchronous: bool, next_token: Callable[[Sequence[Any]], int] = next_token) -> None:
         self.asynchronous = asynchronous
+        self.next_token = next_token
         self.computed: list[np.ndarray] = []
         self.running: Work | None = None  # started, and not finished
         self.failure: Exception | None = None  # of the next graph
@@ -94,7 +96,7 @@ class FakeForward:
             raise failure
         logits = np.zeros((len(work.requested), N_VOCAB), np.float32)
         for row, rows in zip(logits, work.requested, strict=True):
-            row[next_token(rows)] = 10
+            row[self.next_token(rows)] = 10
         if work.sampling is None:
             return [logits]
         best = logits.argmax(axis=-1, keepdims=True)  # greedy: no other sampling is used
@@ -114,13 +116,14 @@ class Rig:
         n_slots: int = 8,
         seconds: float = 1e9,
         asynchronous: bool = False,
+        next_token: Callable[[Sequence[Any]], int] = next_token,
     ) -> None:
         self.backend: Backend = open_reference()
         kind: Any = RecurrentCache if uniform else CausalCache
         spec = RecurrentSpec({"x": (1,)}) if uniform else AttentionSpec(1, 4)
         sizes = {} if uniform else {"n_tokens": n_ctx, "n_ubatch": n_ubatch, "dtype": DType.F32}
         self.cache = kind(self.backend, (spec,), n_sequences=2, **sizes)
-        self.forward = FakeForward(asynchronous)
+        self.forward = FakeForward(asynchronous, next_token)
         self.slots = Slots(self.cache, n_slots)
         limits = Limits(n_batch, n_ubatch, uniform)
         self.engine = Engine(
@@ -130,9 +133,13 @@ class Rig:
     def sequence(self, ids: Sequence[int] = ()) -> TokenSequence:
         return TokenSequence(self.engine, ids)
 
-    def generation(self, ids: Sequence[int], n: int = 5, stop: int = -1) -> Generation:
+    def generation(self, ids: Sequence[int], n: int | None = 5, stop: int = -1, **drafts: Any) -> Generation:
         sampler = Sampler(SamplingParams(temperature=0, max_tokens=n), N_VOCAB)
-        return Generation(self.sequence(ids), sampler, frozenset({stop}))
+        return Generation(self.sequence(ids), sampler, frozenset({stop}), **drafts)
+
+    def fitting(self, urgent: Generation | None = None) -> list[Any]:
+        """Return the jobs that the next step would compute."""
+        return attach_jobs_that_fit(self.engine.jobs, self.slots, self.engine.n_ctx, urgent)
 
     def read(self, generation: Generation) -> list[int]:
         tokens = []
@@ -141,10 +148,10 @@ class Rig:
         return tokens
 
 
-def expected(ids: Sequence[int], n: int = 5) -> list[int]:
+def expected(ids: Sequence[int], n: int = 5, model: Callable[[Sequence[Any]], int] = next_token) -> list[int]:
     rows = list(ids)
     for _ in range(n):
-        rows.append(next_token(rows))
+        rows.append(model(rows))
     return rows[len(ids) :]
 
 

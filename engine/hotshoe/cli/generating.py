@@ -120,7 +120,9 @@ def summary(done: Completion) -> str:
     """One line: how much was computed, how fast, and why it ended."""
     computed = done.n_prompt - done.n_cached
     prompt = computed / done.prompt_seconds if done.prompt_seconds else 0.0
+    guessed = f" ({done.n_accepted} of {done.n_drafted} guesses right)" if done.n_drafted else ""
     return (
         f"{done.n_prompt} prompt tokens ({done.n_cached} from the cache) at {prompt:.1f}/s, "
-        f"{len(done.tokens)} tokens at {done.tokens_per_second:.1f}/s, ended by {done.finish_reason}, seed {done.seed}"
+        f"{len(done.tokens)} tokens{guessed} at {done.tokens_per_second:.1f}/s, ended by {done.finish_reason}, "
+        f"seed {done.seed}"
     )

@@ -221,6 +221,13 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
         metavar="FOLDER",
         help="where: files that hold the tokens of prompts. Default in serve: prefixes in hotshoe's cache folder",
     )
+    group.add_argument(
+        "--max-draft",
+        type=int,
+        metavar="N",
+        help="at most so many guessed tokens are computed with the next one, where a text repeats itself; "
+        "default: 15 on the CPU, 0 (none) elsewhere",
+    )
     if sequences:
         group.add_argument(
             "--sequences",

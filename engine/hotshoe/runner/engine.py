@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from hotshoe.runner.admission import attach_jobs_that_fit
+from hotshoe.runner.cached_sequence import CachedSequence
 from hotshoe.runner.items import Items
 from hotshoe.runner.jobs import AllLogitsJob, Event, Generation, Job, LogitsJob, stacked
 from hotshoe.runner.pace import Pace
 from hotshoe.runner.pipeline import Forward, JobChunk, Pipeline
 from hotshoe.runner.scheduler import Limits, schedule
-from hotshoe.runner.slots import CachedSequence, Slots
-from hotshoe_core.errors import CacheFullError, ClosedError, GraphError
+from hotshoe.runner.slots import Slots
+from hotshoe_core.errors import ClosedError, GraphError
 
 if TYPE_CHECKING:
-    from hotshoe.kvcache import Allocation
     from hotshoe_core import Backend
 
 __all__ = ["Engine"]
@@ -38,7 +39,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _SHORT_ABSENCE = 1e-3  # seconds: with more, the time of a graph is that of its readers
-_MOST_OVERTAKING = 16  # jobs that came later and may begin before one that does not fit into the cache
 
 
 class Engine:
@@ -349,15 +349,18 @@ class Engine:
         """Prepare the next rows of the texts that the device computes, if the next step will compute exactly these."""
         with self.lock:
             chunks = self._pipeline.running
-            expected = all(c.outputs and isinstance(c.job, Generation) and self._goes_on(c.job) for c in chunks)
+            expected = all(
+                c.outputs and not c.drafted and isinstance(c.job, Generation) and self._goes_on(c.job) for c in chunks
+            )
             if expected and {c.job for c in chunks} == {job for job in self._jobs if job.active}:
                 self._pipeline.prepare_next()
         if self._pipeline.prepared:
             self._pipeline.compile()
 
     def _goes_on(self, job: Generation) -> bool:
-        """Whether a generation will have a row for the next step, unless its next token ends it."""
-        return job.active and job.expects_more and len(job.sequence) < self.n_ctx and not job.sequence.edited
+        """Whether a generation will have one row for the next step, unless its next token ends it."""
+        more = job.expects_more and not job.expects_draft
+        return job.active and more and len(job.sequence) < self.n_ctx and not job.sequence.edited
 
     def _fill_next(self) -> bool:
         """Fill in the tokens of the rows that were prepared; False if the next step needs other ones, or more."""
@@ -395,7 +398,7 @@ class Engine:
             return []
         with self.lock:
             events = self._pipeline.deliver(finished)
-            if finished.away < _SHORT_ABSENCE and any(n > 1 for _, n in finished.parts):
+            if finished.away < _SHORT_ABSENCE and any(chunk.n - chunk.drafted > 1 for chunk in finished.chunks):
                 self._pace.learn(finished.parts, finished.seconds, built=finished.built)
             if notify:
                 self._changed.notify_all()
@@ -425,7 +428,7 @@ class Engine:
             self._drop_removable()
             events = self._shift_or_finish_full()
             self._n_steps += 1
-            jobs = self._attach_jobs_that_fit(urgent)
+            jobs = attach_jobs_that_fit(self._jobs, self._slots, self.n_ctx, urgent)
             n_active = sum(job.active for job in self._jobs)
             allowance = self._pace.allowance(n_active) if self._is_paced else None
             return events, schedule(jobs, self._limits, self._n_steps, allowance)
@@ -453,36 +456,6 @@ class Engine:
                 job.error = error
                 events.append(Event(job, error=error))
         return events
-
-    def _attach_jobs_that_fit(self, urgent: Job[Any] | None) -> list[Job[Any]]:
-        """Give slots to active jobs while they fit into the cache together; return these jobs.
-
-        ``urgent`` comes first, then jobs in order of arrival. The first job is always among them, if need be instead of
-        other sequences. A few jobs may overtake one that does not fit. Those whose rows come back are left out.
-        """
-        fitting, attached = list[Job[Any]](), list[CachedSequence]()
-        allocations, overtaken = list["Allocation"](), list[Job[Any]]()
-        for job in sorted((j for j in self._jobs if j.active), key=lambda j: (j is not urgent, j.arrival)):
-            try:
-                self._slots.attach(job.sequence, job.n_reusable, keep=attached)
-            except CacheFullError:
-                if attached:
-                    break
-                raise
-            new = self._slots.allocation(job.sequence, job.n_pending)
-            if attached and not self._slots.fits([*allocations, new], job.min_free_rows if job.n_pending > 1 else 0):
-                if job.n_overtaken >= _MOST_OVERTAKING:
-                    break
-                overtaken.append(job)
-                continue
-            allocations.append(new)
-            attached.append(job.sequence)
-            if not self._slots.restore_some(job.sequence):
-                fitting.append(job)
-            if job.served < 0:
-                for other in overtaken:
-                    other.n_overtaken += 1
-        return fitting
 
     # The end
 

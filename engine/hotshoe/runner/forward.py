@@ -194,9 +194,9 @@ class TextForward:
         span_rows: list[int] = []
         encoded: list[Array] = []
         row = 0
-        for i, (job, n, n_needed) in enumerate(chunks):
+        for i, (job, n, n_needed, _) in enumerate(chunks):
             items, start, end = job.sequence.items, job.sequence.n_computed, row + n
-            rows: list[Any] = items.rows[start : start + n]
+            rows: list[Any] = job.sequence.rows(start, n)
             if items.spans:
                 arrays, indices = items.embeddings(start, n)
                 spans += arrays

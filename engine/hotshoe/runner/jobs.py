@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from hotshoe.kvcache.checkpoints import checkpoints
+from hotshoe.runner.drafting import Drafter
 from hotshoe.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:
-    from hotshoe.runner.slots import CachedSequence
+    from hotshoe.runner.cached_sequence import CachedSequence
     from hotshoe.sampling import DeviceSampling
 
 __all__ = ["AllLogitsJob", "Event", "FinishReason", "Generation", "Job", "LogitsJob", "Token", "stacked"]
@@ -120,6 +121,11 @@ class Job(Generic[R]):
         return self.sequence.n_computed
 
     @property
+    def n_draft(self) -> int:
+        """How many tokens are guessed to follow the pending row, if there is only one."""
+        return len(self.sequence.draft) if self.n_pending == 1 else 0
+
+    @property
     def inseparable(self) -> list[tuple[int, int]]:
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
         first = self.sequence.n_computed
@@ -153,7 +159,7 @@ class Job(Generic[R]):
         """Process a graph's outputs: logits (rows, vocab), or what ``sampling`` returns. Keep errors, do not raise."""
         raise NotImplementedError
 
-    def deliver(self) -> Event:
+    def deliver(self) -> list[Event]:
         """Publish what ``process`` kept, and let the sequence grow by it."""
         raise NotImplementedError
 
@@ -173,9 +179,9 @@ class LogitsJob(Job[Array]):
     def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
         (self._processed,) = outputs
 
-    def deliver(self) -> Event:
+    def deliver(self) -> list[Event]:
         self.logits = self._processed
-        return Event(self, error=self.error)
+        return [Event(self, error=self.error)]
 
 
 class AllLogitsJob(Job[Array]):
@@ -204,22 +210,34 @@ class AllLogitsJob(Job[Array]):
     def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
         (self._processed,) = outputs
 
-    def deliver(self) -> Event:
+    def deliver(self) -> list[Event]:
         if self._processed is not None and self.error is None:
             rows = self._processed[self._n_delivered - self._first :]
             if len(rows):
                 self.ready_results.append(rows)
             self._n_delivered += len(rows)
             self._processed = None
-        return Event(self, error=self.error)
+        return [Event(self, error=self.error)]
 
 
 class Generation(Job[Token]):
-    """A text that is being generated: its sampler, and the tokens that its reader has not fetched."""
+    """A text that is being generated: its sampler, and the tokens that its reader has not fetched.
+
+    max_draft: the most tokens that are guessed and computed with the next one. predicted: tokens that the text may
+    repeat, at least in parts, as if they stood before the prompt.
+    """
 
     max_results = _TOKENS_AHEAD
 
-    def __init__(self, sequence: CachedSequence, sampler: Sampler, stops: frozenset[int]) -> None:
+    def __init__(
+        self,
+        sequence: CachedSequence,
+        sampler: Sampler,
+        stops: frozenset[int],
+        *,
+        max_draft: int = 0,
+        predicted: Sequence[int] = (),
+    ) -> None:
         super().__init__(sequence)
         self.sampler = sampler
         self.stops = stops
@@ -228,8 +246,14 @@ class Generation(Job[Token]):
         self.n_cached: int | None = None  # rows of the prompt that the cache had already; None before the first graph
         self.nearest = sequence.nearest
         self.n_tokens = 0
+        self.n_drafted = 0  # guessed tokens that were computed
+        self.n_accepted = 0  # those of them that the sampler chose
         self.finish: FinishReason | None = None
-        self._processed: Sampled | None = None
+        self._max_draft = max_draft
+        self._predicted = predicted
+        self._drafter: Drafter | None = None  # made with the first token
+        self._processed: list[Sampled] = []  # tokens that are not delivered yet
+        self._ending: FinishReason | None = None  # after these tokens
 
     @property
     def device_sampling(self) -> DeviceSampling | None:  # type: ignore[override]
@@ -246,6 +270,11 @@ class Generation(Job[Token]):
         return (limit is None or self.n_tokens + 1 < limit) and len(self.ready_results) + 1 < self.max_results
 
     @property
+    def expects_draft(self) -> bool:
+        """Whether there may be guesses for the tokens after the next one."""
+        return self._drafter is not None and self._drafter.guesses
+
+    @property
     def removable(self) -> bool:
         return self.finish == "cancelled"  # tokens of a text that finished otherwise may still be fetched
 
@@ -254,38 +283,68 @@ class Generation(Job[Token]):
             self.n_cached, self.nearest = start, self.sequence.nearest
 
     def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
-        rows = [output[0] for output in outputs]
+        if self._processed or self._ending:  # of a step that was interrupted later: the sampler knows its tokens
+            return
+        draft = self.sequence.draft[: len(outputs[0]) - 1]
         try:
-            if sampling is None:
-                self._processed = self.sampler.sample(rows[0])
-            else:
-                self._processed = self.sampler.sample_from(*rows)
+            for i in range(len(outputs[0])):
+                rows = [output[i] for output in outputs]
+                sampled = self.sampler.sample(rows[0]) if sampling is None else self.sampler.sample_from(*rows)
+                self._accept(sampled)
+                if self._ending is not None or draft[i : i + 1] != [sampled.id]:
+                    break
         except Exception as error:  # for its own reader, not for the thread that runs the step
             self.error = error
+        self.n_drafted += len(draft)
+        self.n_accepted += sum(guess == sampled.id for guess, sampled in zip(draft, self._processed, strict=False))
 
-    def deliver(self) -> Event:
-        sampled, self._processed = self._processed, None
-        if sampled is None or self.finish is not None:  # an error, or it was cancelled in the meantime
-            return Event(self, None, self.finish, self.error)
+    def _accept(self, sampled: Sampled) -> None:
         if sampled.id in self.stops:
-            self.finish = "stop"
-            return Event(self, None, self.finish)
-        try:
-            self.sampler.accept(sampled.id)
-        except Exception as error:
-            self.error = error
-            return Event(self, error=error)
+            self._ending = "stop"
+            return
+        self.sampler.accept(sampled.id)
+        self._processed.append(sampled)
+        limit = self.sampler.params.max_tokens
+        if self.sampler.complete:
+            self._ending = "stop"
+        elif limit is not None and self.n_tokens + len(self._processed) >= limit:
+            self._ending = "length"
+
+    def deliver(self) -> list[Event]:
+        processed, self._processed = self._processed, []
+        ending, self._ending = self._ending, None
+        if self.finish is not None:  # it was cancelled in the meantime
+            return [Event(self, finish=self.finish, error=self.error)]
+        self.finish = ending
+        events = [self._deliver(sampled) for sampled in processed]
+        if ending is not None or self.error is not None:
+            token = events.pop().token if events else None
+            events.append(Event(self, token, ending, self.error))
+        else:
+            self._guess([sampled.id for sampled in processed])
+        return events
+
+    def _deliver(self, sampled: Sampled) -> Event:
         token = Token(sampled, self.seconds)
         self.ready_results.append(token)
         self.seconds = 0.0
         self.n_tokens += 1
         self.sequence.items.extend((sampled.id,))
-        params = self.sampler.params
-        if self.sampler.complete:
-            self.finish = "stop"
-        elif params.max_tokens is not None and self.n_tokens >= params.max_tokens:
-            self.finish = "length"
-        return Event(self, token, self.finish)
+        return Event(self, token)
+
+    def _guess(self, tokens: list[int]) -> None:
+        """Guess the tokens that follow these."""
+        if not self._max_draft:
+            return
+        if self._drafter is None:
+            rows = (row if isinstance(row, int) else -1 for row in self.sequence.items.rows)
+            self._drafter = Drafter([*self._predicted, *rows])
+        else:
+            for token in tokens:
+                self._drafter.add(token)
+        limit = self.sampler.params.max_tokens
+        most = self._max_draft if limit is None else min(self._max_draft, limit - self.n_tokens - 1)
+        self.sequence.draft = self._drafter.draft(most)
 
 
 def stacked(rows: Sequence[Array]) -> Array:

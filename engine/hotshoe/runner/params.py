@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from hotshoe.kvcache import CHECKPOINT_BYTES, MAX_SEQUENCES
+from hotshoe.runner.drafting import MAX_DRAFT
 from hotshoe_core import DType
 from hotshoe_core.errors import DTypeError, ModelError
 from hotshoe_core.errors.arguments import described
@@ -63,6 +64,14 @@ class RunnerParams:
     prefix_folder: str | None = None
     """The folder for these files, which hold the tokens of prompts. Loading the same file again finds them."""
 
+    max_draft: int | None = None
+    """The most tokens of a text that are guessed and computed with the next one, 0 for none.
+
+    Guesses come from what the text repeats. The sampler chooses each token as without them, so they make a text faster
+    and do not change it. None: 15 where a row's result does not depend on the rows that are computed with it, as on
+    most CPUs; 0 on other devices, where two tokens with nearly equal probability might change places.
+    """
+
     kv_dtype: str = "f16"
     """The element type of cached keys and values: f16, f32, q8_0, q4_0, …"""
 
@@ -76,6 +85,9 @@ class RunnerParams:
                 raise ModelError(f"{name} is {described(value)}; expected an integer of {least} or more")
             if value > _MOST and name not in _BYTES:
                 raise ModelError(f"{name} is {shown(value)}; expected at most {_MOST}")
+        draft = self.max_draft
+        if draft is not None and (isinstance(draft, bool) or not isinstance(draft, int) or not 0 <= draft <= MAX_DRAFT):
+            raise ModelError(f"max_draft is {described(draft)}; expected an integer from 0 to {MAX_DRAFT}")
         if self.prefix_folder is not None and not isinstance(self.prefix_folder, str):
             raise ModelError(f"prefix_folder is {described(self.prefix_folder)}; expected the path of a folder")
         if self.prefix_disk and self.prefix_folder is None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from hotshoe.runner.cached_sequence import CachedSequence
 from hotshoe.runner.items import Items
 from hotshoe.runner.jobs import Event, Generation, Job
 from hotshoe.runner.scheduler import Chunk
-from hotshoe.runner.slots import CachedSequence, Slots
+from hotshoe.runner.slots import Slots
 
 if TYPE_CHECKING:
     from hotshoe.kvcache import Sizes
@@ -134,7 +135,7 @@ class Pipeline:
     def prepare_next(self) -> None:
         """Prepare one more row for each text of the running graph, if there is room. Under the lock.
 
-        Each of its texts is being written, and the running graph computes its last row.
+        Each of its texts is being written, and the running graph computes its last row, without guessed ones.
         """
         begun = time.perf_counter()
         chunks = [chunk._replace(n=1, outputs=1) for chunk in self.running]
@@ -179,7 +180,7 @@ class Pipeline:
     def commit(self, step: int) -> None:
         """Note that the prepared graph is about to be started, in this step. Under the lock."""
         assert self._prepared is not None
-        for job, _, _ in self._prepared.chunks:
+        for job, *_ in self._prepared.chunks:
             job.served = step
             job.on_scheduled(job.sequence.n_computed)
         self._slots.commit()
@@ -215,7 +216,7 @@ class Pipeline:
         self._running = None
         damaged: list[Job[Any]] = []
         row = 0
-        for job, _, n in run.chunks:
+        for job, _, n, _ in run.chunks:
             if not n:
                 continue
             rows = [output[row : row + n] for output in outputs]
@@ -232,8 +233,8 @@ class Pipeline:
 
     def deliver(self, finished: Finished) -> list[Event]:
         """Keep the rows of a graph, and hand out its results. Under the lock."""
-        chunks, _, damaged, seconds, _, _ = finished
-        for job, _, _ in chunks:
+        chunks, parts, damaged, seconds, _, _ = finished
+        for job, *_ in chunks:
             job.seconds += seconds
         self._slots.confirm()
         if damaged:
@@ -243,7 +244,11 @@ class Pipeline:
             except Exception as error:  # for their own readers, not for the thread that runs the step
                 for job in damaged:
                     job.error = error
-        return [chunk.job.deliver() for chunk in chunks if chunk.outputs]
+        events = [event for chunk in chunks if chunk.outputs for event in chunk.job.deliver()]
+        for chunk, (start, _) in zip(chunks, parts, strict=True):
+            if chunk.drafted:
+                self._slots.drop_rejected(chunk.job.sequence, start)
+        return events
 
     # Helpers
 

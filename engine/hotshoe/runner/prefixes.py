@@ -19,17 +19,22 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+import hotshoe
 from hotshoe.runner.items import Row, SpanRow, n_common
 from hotshoe_core.errors import OptionError
 
-__all__ = ["BLOCK", "Block", "Match", "Place", "PrefixStore"]
+if TYPE_CHECKING:
+    from hotshoe.runner.base import ModelParts
+
+__all__ = ["BLOCK", "Block", "Match", "Place", "PrefixStore", "open_store"]
 
 _log = logging.getLogger(__name__)
 BLOCK = 256  # rows
+_IDENTIFYING = 1 << 20  # bytes at the beginning of a model's file that tell it from others, with its size and time
 _MAGIC = b"hotshoe prefix 1"
 _SUM = 32  # bytes of a checksum and of a key
 _MAX_HEAD = 1 << 20
@@ -251,6 +256,20 @@ class PrefixStore:
             with contextlib.suppress(OSError):
                 path.unlink()
         self._forget(key)
+
+
+def open_store(parts: ModelParts, n_ctx: int) -> PrefixStore | None:
+    """Return the store of a model for texts of ``n_ctx`` tokens; None if its options give it no room."""
+    params, path = parts.params, Path(parts.file.path)
+    if not parts.backend.params.allocate or not (params.prefix_memory or params.prefix_disk):
+        return None
+    status = path.stat()
+    with path.open("rb") as file:
+        head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
+    named = (hotshoe.__version__, head, status.st_size, status.st_mtime_ns, parts.file.nbytes)
+    identity = (*named, params.kv_dtype, n_ctx, parts.n_attended)
+    folder = None if params.prefix_folder is None else Path(params.prefix_folder)
+    return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
 
 
 def _shrink_folder(folder: Path, limit: int) -> None:

@@ -7,6 +7,8 @@ served in every third step at least, however many short ones follow it. A decodi
 for a prompt, and half as long if there are only one or two, unless pieces would have fewer than 64 rows. A prompt that
 needs more steps is cut so that the step has a round number of rows: few different graphs are needed.
 
+The guessed tokens of a decoding job (runner/drafting.py) are rows of the same graph as its next one.
+
 If all sequences of a graph must have the same number of rows (*uniform*), decoding jobs get graphs of their own, and
 prompts are cut into the sizes of kvcache/buckets.py, so that few different graphs are needed.
 """
@@ -43,6 +45,10 @@ class Pending(Protocol):
         """The number of rows that are computed: the position of the first pending one."""
 
     @property
+    def n_draft(self) -> int:
+        """How many tokens are guessed to follow the pending row, if there is only one."""
+
+    @property
     def inseparable(self) -> Sequence[tuple[int, int]]:
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
 
@@ -59,6 +65,7 @@ P = TypeVar("P", bound=Pending)
 
 _MANY = 3  # prompts: fewer may get half of a step's time
 _MOST_SKIPPED = 3  # steps that serve others before the prompt that came first
+_MOST_WITH_DRAFTS = 16  # rows of decoding jobs and their guessed tokens: each further one costs as much as it may save
 
 
 class Chunk(NamedTuple, Generic[P]):
@@ -67,6 +74,8 @@ class Chunk(NamedTuple, Generic[P]):
     job: P
     n: int
     outputs: int
+    drafted: int = 0
+    """How many of the rows, the last ones, are guessed tokens."""
 
 
 class Limits(NamedTuple):
@@ -109,19 +118,21 @@ def schedule(
             decoding = []
         else:
             prompts = []
-    del decoding[limits.n_batch - bool(prompts) :]
-    left = limits.n_batch - len(decoding)
+    most = limits.n_batch - bool(prompts)
+    del decoding[most:]
+    drafted = _drafted([job.n_draft for job in decoding], min(most, limits.n_ubatch), limits.uniform)
+    done = len(decoding) + sum(drafted)
+    left = limits.n_batch - done
     if allowance is not None:
         half = allowance.seconds / 2
-        allowance = allowance.after((job.n_computed, 1) for job in decoding)
+        allowance = allowance.after((job.n_computed, 1 + n) for job, n in zip(decoding, drafted, strict=True))
         if decoding and 0 < len(prompts) < _MANY and prompts[0].n_pending >= 2 * STABLE_ROWS:  # enough for two pieces
             allowance = allowance.at_most(max(half, allowance.cost(prompts[0].n_computed, STABLE_ROWS)))
     if limits.uniform:
         if prompts and allowance is not None:
             left = min(left, allowance.rows(prompts[0].n_computed))
-        return _uniform_decoding(decoding, limits) + _uniform_prompts(prompts, left, limits)
-    shares = [(job, 1) for job in decoding]
-    done = len(decoding)
+        return _uniform_decoding(decoding, drafted, limits) + _uniform_prompts(prompts, left, limits)
+    shares = [(job, 1 + n) for job, n in zip(decoding, drafted, strict=True)]
     for job in prompts:
         most = left if allowance is None else min(left, allowance.rows(job.n_computed))
         n = _move_out_of_span(job, 0, _share(job.n_pending, most, done, limits.per_octave)) if most else 0
@@ -133,6 +144,30 @@ def schedule(
         if allowance is not None:
             allowance = allowance.after([(job.n_computed, n)])._replace(min_rows=0)
     return _graphs(shares, limits)
+
+
+def _drafted(wanted: Sequence[int], most: int, uniform: bool) -> list[int]:
+    """Return how many guessed tokens of each decoding job are computed, of those ``wanted``.
+
+    most: rows of the step's first graph. All these rows together are a power of two: few different graphs are needed.
+    """
+    n = len(wanted)
+    room = min(most, _MOST_WITH_DRAFTS) - n
+    drafting = n if uniform else sum(map(bool, wanted))
+    if room <= 0 or not drafting:
+        return [0] * n
+    share = max(1, room // drafting)
+    if uniform:  # one graph for all
+        each = min(*wanted, share) if room >= n else 0
+        return [round_down(1 + each, 1) - 1] * n
+    counts = []
+    for count in wanted:
+        counts.append(min(count, share, room))
+        room -= counts[-1]
+    total = n + sum(counts)
+    for _ in range(total - max(n, round_down(total, 1))):
+        counts[counts.index(max(counts))] -= 1
+    return counts
 
 
 def _graphs(shares: Sequence[tuple[P, int]], limits: Limits) -> list[list[Chunk[P]]]:
@@ -178,12 +213,14 @@ def _move_out_of_span(job: Pending, start: int, n: int) -> int:
 
 
 def _chunk(job: P, start: int, n: int) -> Chunk[P]:
-    return Chunk(job, n, n if job.all_outputs else int(start + n == job.n_pending))
+    drafted = max(0, start + n - job.n_pending)
+    return Chunk(job, n, n if job.all_outputs else drafted + int(start + n >= job.n_pending), drafted)
 
 
-def _uniform_decoding(decoding: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
-    size = limits.n_ubatch
-    return [[_chunk(job, 0, 1) for job in decoding[i : i + size]] for i in range(0, len(decoding), size)]
+def _uniform_decoding(decoding: Sequence[P], drafted: Sequence[int], limits: Limits) -> list[list[Chunk[P]]]:
+    size = limits.n_ubatch if not any(drafted) else len(decoding)
+    chunks = [_chunk(job, 0, 1 + n) for job, n in zip(decoding, drafted, strict=True)]
+    return [chunks[i : i + size] for i in range(0, len(chunks), size)]
 
 
 def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[list[Chunk[P]]]:

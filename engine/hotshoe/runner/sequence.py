@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotshoe.runner.cached_sequence import CachedSequence
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Item, Items
-from hotshoe.runner.slots import CachedSequence
 from hotshoe_core.errors import ClosedError, GraphError
 from hotshoe_core.errors.arguments import described, integer, listed
 

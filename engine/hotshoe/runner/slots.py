@@ -11,54 +11,24 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hotshoe.kvcache import Allocation, Cache
+from hotshoe.runner.cached_sequence import CachedSequence, Nearest
 from hotshoe.runner.items import Items, Row, n_common
 from hotshoe.runner.prefixes import BLOCK, PrefixStore
 from hotshoe.runner.scheduler import Chunk
 from hotshoe_core.errors import CacheFullError, GraphError
 
-__all__ = ["CachedSequence", "Nearest", "Slot", "Slots"]
+__all__ = ["Slot", "Slots"]
 
 _FEWEST_STORED = 64  # rows that are worth a place in the store, or the way back
 _RESTORED_AT_ONCE = 4  # blocks: others wait for them
 _LONG = 4 * BLOCK  # rows: others would wait for the store to get more
 
 Array = np.ndarray[Any, Any]
-
-
-class Nearest(NamedTuple):
-    """The cached text that began most like a sequence when this was attached."""
-
-    n: int = 0
-    """Rows at the beginning that both had in common."""
-    other: Row | None = None
-    """The row that the cached text has where the two part; None if it ends there."""
-
-
-class CachedSequence:
-    """A sequence's items, and how many rows of them are in the cache.
-
-    Only Slots changes ``n_computed``, ``slot`` and ``edited``; any code that holds the lock may append to ``items``.
-    """
-
-    def __init__(self, items: Items) -> None:
-        self.items = items
-        self.n_computed = 0  # rows in the cache
-        self.slot: Slot | None = None
-        self.nearest = Nearest()
-        self.edited = False  # rows were removed since the current step was scheduled: its results do not count
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    @property
-    def n_pending(self) -> int:
-        """The number of rows that are still to be computed."""
-        return len(self.items) - self.n_computed
 
 
 class Slot:
@@ -218,6 +188,10 @@ class Slots:
         encoded = tuple((entry.start, len(entry.span.array)) for entry in sequence.items.attended(start, n))
         return Allocation(slot.number, start, n, spans, encoded)
 
+    def has_room(self, allocations: Sequence[Allocation]) -> bool:
+        """Whether the cache has room for these rows without a loss of others."""
+        return self.cache.fits(allocations)
+
     def fits(self, allocations: Sequence[Allocation], min_free: int) -> bool:
         """Whether the cache has room for these rows and ``min_free`` more, if need be instead of other sequences."""
         slots = [a.slot for a in allocations]
@@ -233,7 +207,7 @@ class Slots:
         for chunk, a in zip(chunks, allocations, strict=True):
             slot = self._slots[a.slot]
             slot.busy = True
-            slot.pending = chunk.job.sequence.items.rows[a.start : a.start + a.n]
+            slot.pending = chunk.job.sequence.rows(a.start, a.n)
         try:
             return self.cache.allocate(allocations, n_rows)
         except CacheFullError:
@@ -289,6 +263,15 @@ class Slots:
     def confirm(self) -> None:
         """Note that the graph that was committed is computed."""
         self._computing.clear()
+
+    def drop_rejected(self, sequence: CachedSequence, start: int) -> None:
+        """Remove the rows of guessed tokens, from ``start`` on, that the sequence did not take."""
+        slot = self._slot_of(sequence)
+        if slot is not None and sequence.n_computed >= len(sequence):
+            n = start + n_common(slot.rows[start:], sequence.items.rows[start:])
+            if n < len(slot.rows):
+                sequence.n_computed = self.cache.resume_position(slot.number, n)
+                self._trim(slot, sequence.n_computed)
 
     def rollback(self) -> None:
         """Undo graphs and a shift that were begun and not finished. Idempotent: it may be interrupted itself."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hotshoe.runner.cached_sequence import Nearest
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Row
 from hotshoe.runner.jobs import FinishReason, Generation
-from hotshoe.runner.slots import Nearest
 from hotshoe.sampling import Sampled, StopMatcher
 
 if TYPE_CHECKING:
@@ -56,6 +56,12 @@ class Completion:
 
     stop_text: str | None = None
     """The text of ``SamplingParams.stop`` that ended it; None if something else did."""
+
+    n_drafted: int = 0
+    """Tokens that were guessed from what the text repeats, and computed with the next one: see ``max_draft``."""
+
+    n_accepted: int = 0
+    """Guessed tokens that the sampler then chose: each saved a step."""
 
     logprobs: list[Sampled] = field(default_factory=list)
     """One entry for each token, if ``SamplingParams.logprobs`` is set."""
@@ -147,6 +153,7 @@ class Stream:
             self._end("cancelled")
             raise
         done.n_cached, done.nearest = g.n_cached or 0, g.nearest
+        done.n_drafted, done.n_accepted = g.n_drafted, g.n_accepted
         if token is None:
             return self._flush(g.finish or "cancelled")
         if done.tokens:

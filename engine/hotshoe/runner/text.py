@@ -5,25 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
-import hotshoe
 from hotshoe.kvcache import make_cache
 from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.media import AUDIO, IMAGE
 from hotshoe.runner.base import LoadedModel, ModelParts, T
+from hotshoe.runner.drafting import MAX_DRAFT
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.pace import Pace
-from hotshoe.runner.prefixes import PrefixStore
+from hotshoe.runner.prefixes import open_store
 from hotshoe.runner.prompts import ChatPrompt, prepare_chat, prompt_items
 from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.score import Score
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Score", "TextModel"]
 
-_IDENTIFYING = 1 << 20  # bytes at the beginning of a file that tell it from others, with its size and time
 _PICTURES = 2  # the largest ones, of each sequence: a second one can come while rows attend to the first
 _MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
 
@@ -93,7 +90,7 @@ class TextModel(LoadedModel):
         self.engine = Engine(
             self.backend,
             self._forward,
-            Slots(self._cache, params.max_sequences, self._prefix_store(parts)),
+            Slots(self._cache, params.max_sequences, open_store(parts, n_ctx)),
             Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform, per_octave),
             Pace(params.max_step_seconds),
             n_ctx=n_ctx,
@@ -101,6 +98,8 @@ class TextModel(LoadedModel):
             message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
+        safe = self.backend.cache_config().reads_lists  # a row's result does not depend on others: see max_draft
+        self._max_draft = (MAX_DRAFT if safe else 0) if params.max_draft is None else params.max_draft
         if parts.towers:
             from hotshoe.runner.media_encoder import make_encoders  # few models have one
 
@@ -291,6 +290,7 @@ class TextModel(LoadedModel):
         json_schema: Mapping[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: Grammar | Constraint | str | None = None,
+        prediction: str | None = None,
         skip_special: bool = True,
         **options: Any,
     ) -> Stream:
@@ -303,7 +303,8 @@ class TextModel(LoadedModel):
         if images is not None or audio is not None:
             self._require_open()
             prompt = prompt_items(self, prompt, {IMAGE: images, AUDIO: audio})
-        return self._stream("the prompt", prompt, _with_options(params, options), chosen, skip_special)
+        full = _with_options(params, options)
+        return self._stream("the prompt", prompt, full, chosen, prediction=prediction, skip_special=skip_special)
 
     def _stream(
         self,
@@ -311,6 +312,8 @@ class TextModel(LoadedModel):
         prompt: Any,
         full: SamplingParams,
         chosen: Grammar | Constraint | None,
+        *,
+        prediction: str | None = None,
         skip_special: bool = True,
     ) -> Stream:
         """A stream. ``what`` names the prompt in an error."""
@@ -325,7 +328,12 @@ class TextModel(LoadedModel):
         sampler = Sampler(full, self._forward.n_vocab, constraint)
         sampler.observe(sequence.ids)
         stops = self.tokenizer.stop_ids | frozenset(full.stop_tokens)
-        return Stream(self.engine, Generation(sequence, sampler, stops), self.tokenizer, skip_special)
+        predicted = [] if prediction is None else self.tokenizer.encode(prediction, add_special=False)
+        max_draft = self._max_draft
+        if predicted and self.params.max_draft is None:
+            max_draft = MAX_DRAFT
+        generation = Generation(sequence, sampler, stops, max_draft=max_draft, predicted=predicted)
+        return Stream(self.engine, generation, self.tokenizer, skip_special)
 
     def _check_shift(self, keep: int | None, sequence: TokenSequence) -> None:
         if keep is None:
@@ -427,19 +435,6 @@ class TextModel(LoadedModel):
 
     def _largest_graph(self) -> Context:
         return self._forward.contexts.get(self._forward.largest()).context
-
-    def _prefix_store(self, parts: ModelParts) -> PrefixStore | None:
-        """Return the store for beginnings of texts, if the options give it room."""
-        params, path = parts.params, Path(parts.file.path)
-        if not self.backend.params.allocate or not (params.prefix_memory or params.prefix_disk):
-            return None
-        status = path.stat()
-        with path.open("rb") as file:
-            head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
-        named = (hotshoe.__version__, head, status.st_size, status.st_mtime_ns, parts.file.nbytes)
-        identity = (*named, params.kv_dtype, self.n_ctx, parts.n_attended)
-        folder = None if params.prefix_folder is None else Path(params.prefix_folder)
-        return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
 
     def _free(self) -> None:
         with self.engine.lock:

@@ -26,6 +26,8 @@ class Metrics:
         self._prompt = self._counter("prompt_tokens", "Tokens of prompts")
         self._cached = self._counter("cached_tokens", "Tokens of prompts that the cache had already")
         self._generated = self._counter("generated_tokens", "Tokens that were written")
+        self._drafted = self._counter("drafted_tokens", "Tokens that were guessed and computed")
+        self._accepted = self._counter("accepted_tokens", "Guessed tokens that were right: each saved a step")
         self._first = self._histogram("first_token_seconds", "Seconds from a request to its first token")
         self._token = self._histogram("token_seconds", "Mean seconds for a token after the first, by request")
         self._whole = self._histogram("request_seconds", "Seconds from a request to its end")
@@ -51,6 +53,8 @@ class Metrics:
             self._prompt.labels(model).inc(event.n_prompt)
             self._cached.labels(model).inc(event.n_cached)
             self._generated.labels(model).inc(event.n_tokens)
+            self._drafted.labels(model).inc(event.n_drafted)
+            self._accepted.labels(model).inc(event.n_accepted)
             self._whole.labels(model).observe(seconds)
             if event.n_tokens > 1:
                 self._token.labels(model).observe(event.decode_seconds / (event.n_tokens - 1))

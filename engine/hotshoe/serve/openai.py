@@ -32,7 +32,6 @@ _MISSING: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
-    "prediction": (),
     "web_search_options": (),
 }
 """Fields of a chat that are not supported, and the values that ask for nothing."""
@@ -102,7 +101,7 @@ class ChatRequest(Sampling, kw_only=True):
     reasoning_effort: Any = None
     modalities: list[str] | None = None
     audio: Any = None
-    prediction: Any = None
+    prediction: dict[str, Any] | None = None
     web_search_options: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -188,7 +187,7 @@ async def chat(front: Front, body: bytes) -> Any:
     job = wire.TextJob(
         0, must_call=called, several_calls=request.parallel_tool_calls, reasoning_budget=request.reasoning_budget,
         messages=plain_messages(request.messages, ready), json_schema=schema_of(request.response_format),
-        grammar=request.grammar, tools=tools, template_options=options,
+        grammar=request.grammar, tools=tools, template_options=options, prediction=_predicted(request.prediction),
     )  # fmt: skip
     answers = _answers(front, request, [job], params, unknown)
     shape = _Chat(request)
@@ -249,6 +248,22 @@ def shortened(vector: np.ndarray[Any, Any], dim: int | None) -> np.ndarray[Any, 
         raise RequestError(400, f"dimensions is {dim}; this model has {len(vector)}", param="dimensions")
     part = vector[:dim]
     return part / max(float(np.linalg.norm(part)), 1e-12)
+
+
+def _predicted(prediction: dict[str, Any] | None) -> str | None:
+    """The text that the answer may repeat, from ``{"type": "content", "content": …}``. Raises RequestError."""
+    if prediction is None:
+        return None
+    content = prediction.get("content")
+    parts = [{"text": content}] if isinstance(content, str) else content
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts] if isinstance(parts, list) else []
+    found = [text for text in texts if isinstance(text, str)]
+    if prediction.get("type") != "content" or not texts or len(found) < len(texts):
+        raise RequestError(
+            400, 'prediction: expected {"type": "content", "content": "a text"}, or parts of type text as content',
+            param="prediction",
+        )  # fmt: skip
+    return "".join(found)
 
 
 def _token_id(key: str) -> int:

@@ -387,6 +387,8 @@ class Answer:
             "predicted_n": done.n_tokens,
             "predicted_ms": round(1e3 * done.decode_seconds, 1),
             "predicted_per_second": _rate(done.n_tokens - 1, done.decode_seconds),
+            "draft_n": done.n_drafted,
+            "draft_n_accepted": done.n_accepted,
             "ignored": self.ignored,
         }
 

@@ -90,6 +90,8 @@ class TextJob(msgspec.Struct, tag=True):
     """The text after a gap, which is to be filled after ``prompt``; None: there is no gap."""
     files: list[tuple[str, str]] = []
     """Names and contents of other files, for a gap."""
+    prediction: str | None = None
+    """A text that the answer may repeat, at least in parts."""
 
 
 class TokenizeJob(msgspec.Struct, tag=True):
@@ -275,6 +277,10 @@ class Finished(msgspec.Struct, tag=True):
     """The stop text that ended it; None if something else did."""
     difference: Difference | None = None
     """Why no more of the prompt was cached; None if no cached text begins like it, or the whole of one was used."""
+    n_drafted: int = 0
+    """Guessed tokens that were computed."""
+    n_accepted: int = 0
+    """Those of them that the model chose."""
 
 
 class Vectors(msgspec.Struct, tag=True):

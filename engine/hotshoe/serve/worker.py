@@ -185,6 +185,7 @@ class Worker:
         _require(model, Task.TEXT)
         start = time.perf_counter()
         given: dict[str, Any] = {"json_schema": job.json_schema, "grammar": job.grammar, **job.params}
+        given["prediction"] = job.prediction
         parts = None
         if job.messages is not None:
             chat = model.prepare_chat(without_marks(job.messages), job.tools, **job.template_options)
@@ -245,7 +246,8 @@ class Worker:
         seconds = queued or 0.0, done.prompt_seconds, done.decode_seconds
         counts = done.n_prompt, done.n_cached, len(done.tokens)
         ending = done.seed, done.stop_text, _difference(model, stream)
-        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, *ending))
+        guesses = done.n_drafted, done.n_accepted
+        self._send(wire.Finished(job.id, done.finish_reason, *counts, *seconds, *ending, *guesses))
 
     def tokenize(self, model: Any, job: wire.TokenizeJob) -> None:
         """Send the tokens of a text."""

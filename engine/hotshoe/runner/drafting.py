@@ -1,0 +1,87 @@
+"""Drafts: the next tokens of a text, guessed from what the text repeats (prompt lookup decoding).
+
+A text often repeats what it has said or read: code that is edited, a document that is quoted, names, JSON. If its last
+tokens stand earlier in it too, those that followed there are a good guess. The model computes several guessed tokens in
+one step, which takes little longer than one, as it reads its weights once for all. The sampler then chooses each token
+as always, so a guess decides how many tokens a step gives, and never which.
+
+Source of the idea: https://github.com/apoorvumang/prompt-lookup-decoding
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["MAX_DRAFT", "Drafter"]
+
+MAX_DRAFT = 15
+"""The most tokens of a draft: with the next token, a step has 16 rows. More rows take as much longer as they save."""
+
+_SAME = 2  # tokens that must be the same before a guess
+_MOST_SAME = 8  # tokens that are compared: of several places, those count that are alike for longest; then the latest
+_WEIGHT = 0.15  # of the last guess in the rate of right ones
+_FIRST_RATE = 0.6
+_LENGTHS = ((0.93, MAX_DRAFT), (0.8, 7), (0.5, 3), (0.25, 1))
+"""From what rate of right guesses on a draft has how many tokens.
+
+Chosen by simulation with benchmarks/drafting.py. With the next token, a step has 16, 8, 4 or 2 rows.
+"""
+
+Array = np.ndarray[Any, Any]
+
+
+class Drafter:
+    """The tokens of one text, and the earlier place that it repeats at the moment, if there is one."""
+
+    def __init__(self, tokens: Iterable[int]) -> None:
+        self._tokens: Array = np.fromiter(tokens, np.int32)
+        self._n = len(self._tokens)
+        self._next = self._repeated()  # where the guess for the next token stands
+        self._rate = _FIRST_RATE  # of right guesses; also of those that no step computed
+
+    def add(self, token: int) -> None:
+        """Add the token that follows."""
+        if self._n == len(self._tokens):
+            self._tokens = np.concatenate((self._tokens, np.empty(self._n // 2 + 64, np.int32)))
+        self._tokens[self._n] = token
+        self._n += 1
+        at, self._next = self._next, None
+        if at is not None:
+            right = bool(self._tokens[at] == token)
+            self._rate += _WEIGHT * (right - self._rate)
+            self._next = at + 1 if right else None
+        if self._next is None:
+            self._next = self._repeated()
+
+    @property
+    def guesses(self) -> bool:
+        """Whether ``draft`` has a guess."""
+        return self._next is not None and self._rate >= _LENGTHS[-1][0]
+
+    def draft(self, most: int) -> list[int]:
+        """Return the tokens that are guessed to follow, at most ``most``; none without a good guess."""
+        if self._next is None:
+            return []
+        n = min(most, next((n for rate, n in _LENGTHS if self._rate >= rate), 0))
+        found: list[int] = self._tokens[self._next : min(self._next + n, self._n)].tolist()
+        for i in range(n - len(found)):  # the place is near the end: the text repeats what it has just begun to repeat
+            found.append(found[i])
+        return found
+
+    def _repeated(self) -> int | None:
+        """Return the place after an earlier one that is like the end of the text."""
+        tokens, last = self._tokens, self._n - 1
+        if last < _SAME:
+            return None
+        ends = np.flatnonzero(tokens[_SAME - 1 : last] == tokens[last]) + _SAME - 1
+        for i in range(1, _MOST_SAME):
+            alike = ends[(ends >= i) & (tokens[ends - i] == tokens[last - i])]
+            if not len(alike) and i < _SAME:
+                return None
+            if not len(alike):
+                break
+            ends = alike
+        return int(ends[-1]) + 1 if len(ends) else None
