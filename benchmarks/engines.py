@@ -46,6 +46,7 @@ class Hotshoe:
             n_sequences=sequences,
             kv_dtype=kv_dtype,
             projector=projector or False,
+            max_draft=0,  # a text of random weights may repeat itself: benchmarks/drafting.py measures that
         )
         self.n_sequences = sequences
         self.n_vocab: int = self.model.tokenizer.vocab_size

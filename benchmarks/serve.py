@@ -308,6 +308,7 @@ def servers_of(args: argparse.Namespace, folder: str) -> list[Server]:
     command += ["--device", args.device, "--ctx", str(args.ctx), "--sequences", str(args.sequences)]
     command += ["--max-requests", "128", "--prefix-memory", args.prefix_memory, "--prefix-folder", folder]
     command += ["--prefix-disk", "4GiB" if args.swap else "0"]
+    command += ["--max-draft", str(args.max_draft)]
     command += ["--max-step-seconds", str(args.max_step_seconds)] if args.max_step_seconds is not None else []
     found = [Server("hotshoe", command, port)]
     for flash in ("on", "off") if args.llama_server else ():
@@ -364,6 +365,7 @@ def main() -> int:
     parser.add_argument("--ctx", type=int, default=2048)
     parser.add_argument("--sequences", type=int, default=8, help="room in the cache, in texts of --ctx tokens")
     parser.add_argument("--prefix-memory", default="128MiB")
+    parser.add_argument("--max-draft", type=int, default=0, help="of hotshoe's server; llama.cpp's guesses no tokens")
     parser.add_argument("--max-step-seconds", type=float, help="of hotshoe's server; default: the server's own")
     args = parser.parse_args()
     if args.check and (args.long or args.swap):

@@ -151,13 +151,16 @@ def test_the_context_ends_among_the_guesses() -> None:
 
 
 def test_guesses_do_not_drive_other_texts_out_of_the_cache() -> None:
-    rig = rig_of(n_ctx=100)  # 200 cells
-    other = rig.sequence(expected([1], 120, copying))
-    other.append()
+    rig = rig_of(n_ctx=150)  # 300 cells
     prompt = expected([], 40, copying)
-    text = rig.generation(prompt, 40, max_draft=MAX_DRAFT)
-    assert rig.read(text) == expected(prompt, 40, copying)
-    assert other.n_computed == 120  # all of them: the cache is full now
+    tokens = expected(prompt, 100, copying)
+    n = next(i for i in range(30, 100) if tokens[i] not in tokens[:i])
+    other = rig.sequence(expected([1], 300 - len(prompt) - n, copying)[:-1])
+    other.append(0)
+    text = rig.generation(prompt, None, stop=tokens[n], max_draft=MAX_DRAFT)
+    assert rig.read(text) == tokens[:n]
+    assert text.n_accepted > 10
+    assert other.n_computed == len(other)  # the cache is full now
 
 
 def test_a_text_goes_on_after_an_interrupt() -> None:
@@ -244,15 +247,15 @@ def test_a_cancelled_text_gives_no_more_tokens() -> None:
 
 
 def test_what_is_predicted_is_guessed() -> None:
-    """As if it stood before the prompt, which needs to repeat only its beginning."""
     prompt, prediction = [1, 2, 3, 4], expected([1, 2, 3, 4], 100, copying)
     graphs = []
-    for predicted in ((), prediction):
+    for predicted in ((), prediction, [48, 49, *prediction[5:]]):  # the last one is found where the text repeats it
         rig = rig_of()
         text = rig.generation(prompt, 16, max_draft=MAX_DRAFT, predicted=predicted)
         assert rig.read(text) == prediction[:16]
-        graphs.append(len(rig.forward.graphs))
-    assert graphs[1] < graphs[0] == 16
+        graphs.append(rig.forward.graphs)
+    assert graphs[:2] == [[4, *[1] * 15], [4, 4, 8, 2, 1]]
+    assert 5 < len(graphs[2]) < 12
 
 
 # With models

@@ -183,6 +183,37 @@ def test_checkpoints_that_save_little_for_their_age_go_first() -> None:
     assert [p for p in range(1, 13) if cache.can_resume(0, p)] == [4, 8, 10, 12]  # the older, the sparser
 
 
+def write(rows: Rows, *allocations: Allocation) -> None:
+    rows.allocate(allocations)
+    rows.commit()
+
+
+def test_states_after_guesses_go_before_checkpoints() -> None:
+    """And a wrong guess goes back to the state before it, however few rows there are."""
+    rows = Rows(6, first=1)
+    write(rows, Allocation(0, 0, 300), Allocation(1, 0, 300))
+    write(rows, Allocation(0, 300, 40), Allocation(1, 300, 40))  # the ends of two prompts
+    for i in range(100):
+        ends = rows.length(0), rows.length(1)
+        write(rows, *(Allocation(slot, end, 8, passing=True) for slot, end in enumerate(ends)))
+        for slot, end in enumerate(ends):
+            assert rows.resume_position(slot, end + 3) == end
+            if (i + slot) % 3 == 0:
+                rows.remove(slot, end)
+    for slot in range(2):
+        assert rows.length(slot) > 700
+        assert rows.resume_position(slot, 339) == 300
+
+
+def test_a_state_on_the_grid_is_kept_after_guesses_too() -> None:
+    rows = Rows(4, first=1)
+    write(rows, Allocation(0, 0, 250))
+    write(rows, Allocation(0, 250, 6, passing=True))
+    for _ in range(50):
+        write(rows, Allocation(0, rows.length(0), 4, passing=True))
+    assert rows.resume_position(0, 300) == 256
+
+
 def test_more_sequences_than_states() -> None:
     cache = with_rows(open_reference(), 4)
     for s in range(4):

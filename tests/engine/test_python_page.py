@@ -61,7 +61,7 @@ def test_the_table_has_every_option_and_its_flag(capsys: pytest.CaptureFixture[s
         flags = capsys.readouterr().out
         of_text = ("--ctx", "--n-batch", "--n-ubatch", "--max-sequences", "--sequences", "--kv-dtype")
         of_text += ("--max-step-seconds", "--checkpoint-bytes", "--prefix-memory", "--prefix-disk", "--prefix-folder")
-        of_text += ("--mmproj",)
+        of_text += ("--mmproj", "--max-draft")
         assert all(flag in flags for _, flag in rows if flag not in of_text), command
         if command in ("run", "chat", "plan"):
             assert all(flag in flags for _, flag in rows), command

@@ -73,6 +73,7 @@ _TEXT_OPTIONS = {
     "prefix_memory": None,
     "prefix_disk": None,
     "prefix_folder": None,
+    "max_draft": None,
 }
 """Options of text models, which an embedding model does not take, and their defaults."""
 

@@ -153,6 +153,9 @@ class Allocation(NamedTuple):
     If there are several, ``Cache.fits`` expects a graph for each, which begins with it.
     """
 
+    passing: bool = False
+    """Whether a state after these rows is needed until the next one is right, and hardly later: no text begins so."""
+
 
 class Cache(Protocol):
     """The interface of every cache. Slots are numbers below MAX_SEQUENCES; positions count rows from 0."""

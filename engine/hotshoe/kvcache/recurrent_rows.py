@@ -25,6 +25,7 @@ class _Row:
     position: int = 0  # how many tokens the state contains
     members: set[int] = field(default_factory=set)  # the slots that begin with those tokens
     written: int = 0  # when it was written
+    passing: bool = False  # see Allocation
 
 
 class _Write(NamedTuple):
@@ -32,6 +33,7 @@ class _Write(NamedTuple):
     slot: int
     position: int  # after the graph
     members: set[int]  # of the row, before
+    passing: bool
 
 
 class Rows:
@@ -54,16 +56,17 @@ class Rows:
             )
         old = [self._row_at(a.slot, a.start) for a in allocations]
         reads = [row.number for row in old]
+        kept = [row for a, row in zip(allocations, old, strict=True) if a.n > 1 and a.passing]  # guesses may be wrong
         for a, row in zip(allocations, old, strict=True):
-            target = self._target(a, row)
-            self._writing.append(_Write(target, a.slot, a.start + a.n, target.members))
+            target, end = self._target(a, row, kept), a.start + a.n
+            self._writing.append(_Write(target, a.slot, end, target.members, a.passing and not on_grid(end)))
             target.members = set()  # its content is undefined until the graph is committed
         return reads, [write.row.number for write in self._writing]
 
     def commit(self) -> None:
         writing, self._writing = self._writing, []  # first: after an interrupt none of them may be rolled back
-        for row, slot, position, _ in writing:
-            row.position, row.members, row.written = position, {slot}, next(self._clock)
+        for row, slot, position, _, passing in writing:
+            row.position, row.members, row.written, row.passing = position, {slot}, next(self._clock), passing
 
     def rollback(self) -> None:
         for write in self._writing:
@@ -118,7 +121,7 @@ class Rows:
     def put(self, number: int, slot: int, position: int) -> None:
         """Note that the row ``number`` holds a state of a slot."""
         row = next(row for row in self._rows if row.number == number)
-        row.position, row.members, row.written = position, {slot}, next(self._clock)
+        row.position, row.members, row.written, row.passing = position, {slot}, next(self._clock), False
 
     def _rows_of(self, slot: int) -> list[_Row]:
         return [row for row in self._rows if slot in row.members]
@@ -142,24 +145,23 @@ class Rows:
             f"{self.resume_position(slot, position)}"
         )
 
-    def _target(self, allocation: Allocation, old: _Row) -> _Row:
+    def _target(self, allocation: Allocation, old: _Row, kept: Collection[_Row]) -> _Row:
         """Choose the row to write: the old row for one token that no other slot needs, else another if possible.
 
-        If no row is free, that checkpoint goes which saves few tokens for its age. A graph reads all rows before it
-        writes any, so rows that this graph reads may be chosen too.
+        A graph reads all rows before it writes any, so rows that this graph reads may be chosen too, except ``kept``.
         """
         if allocation.n == 1 and old.members == {allocation.slot} and not on_grid(old.position):
             return old
-        return self._spare() or old  # without a spare row, no other slot is at it: fits made sure of that
+        return self._spare(kept) or old  # without a spare row, no other slot is at it: fits made sure of that
 
-    def _spare(self) -> _Row | None:
-        """Return a free row, or a checkpoint that may go."""
+    def _spare(self, kept: Collection[_Row] = ()) -> _Row | None:
+        """Return a free row, or a checkpoint that may go: a passing one, or one that saves few tokens for its age."""
         taken = {write.row.number for write in self._writing}
         free = next((r for r in self._rows if not r.members and r.number not in taken), None)
         if free is not None:
             return free
         moved_on = {write.slot for write in self._writing}
         current = {self._current(s) for row in self._rows for s in row.members if s not in moved_on}
-        checkpoints = [r for r in self._rows if r.members and r not in current]
+        checkpoints = [r for r in self._rows if r.members and r not in current and r not in kept]
         now = next(self._clock)
-        return min(checkpoints, key=lambda r: self._gap(r) / (now - r.written), default=None)
+        return min(checkpoints, key=lambda r: (not r.passing, self._gap(r) / (now - r.written)), default=None)

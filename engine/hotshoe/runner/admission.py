@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.kvcache.checkpoints import on_grid
 from hotshoe_core.errors import CacheFullError
 
 if TYPE_CHECKING:
@@ -58,5 +59,8 @@ def _fit_draft(job: Job[Any], slots: Slots, n_ctx: int, others: Sequence[Allocat
     """Leave out guessed tokens that the context, or the cache besides these ``others``, has no room for."""
     draft = job.sequence.draft
     del draft[max(0, n_ctx - len(job.sequence)) :]
+    if slots.cache.uniform:  # a graph leaves a state at its end only
+        first = job.n_computed + 1
+        del draft[next((i for i in range(len(draft)) if on_grid(first + i)), len(draft)) :]
     if not slots.has_room([*others, slots.allocation(job.sequence, 1 + len(draft))]):
         draft.clear()

@@ -33,6 +33,7 @@ class CachedSequence:
         self.slot: Slot | None = None
         self.nearest = Nearest()
         self.edited = False  # rows were removed since the current step was scheduled: its results do not count
+        self.n_given: int | None = None  # rows before those that a model has written; None: all
         self.draft: list[int] = []  # tokens that are guessed to follow: see runner/drafting.py
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ Source of the idea: https://github.com/apoorvumang/prompt-lookup-decoding
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Drafter:
-    """The tokens of one text, and the earlier place that it repeats at the moment, if there is one."""
+    """The tokens of one text, and the earlier place that it repeats at the moment, if there is one.
 
-    def __init__(self, tokens: Iterable[int]) -> None:
-        self._tokens: Array = np.fromiter(tokens, np.int32)
+    predicted: what may follow the tokens.
+    """
+
+    def __init__(self, tokens: Sequence[int], predicted: Sequence[int] = ()) -> None:
+        self._tokens: Array = np.array([*predicted, *tokens], np.int32)
         self._n = len(self._tokens)
-        self._next = self._repeated()  # where the guess for the next token stands
+        self._next = 0 if predicted else self._repeated()  # where the guess for the next token stands
         self._rate = _FIRST_RATE  # of right guesses; also of those that no step computed
 
     def add(self, token: int) -> None:

@@ -224,7 +224,7 @@ class Generation(Job[Token]):
     """A text that is being generated: its sampler, and the tokens that its reader has not fetched.
 
     max_draft: the most tokens that are guessed and computed with the next one. predicted: tokens that the text may
-    repeat, at least in parts, as if they stood before the prompt.
+    repeat, at least in parts.
     """
 
     max_results = _TOKENS_AHEAD
@@ -242,7 +242,7 @@ class Generation(Job[Token]):
         self.sampler = sampler
         self.stops = stops
         self.min_free_rows = max(_MIN_FREE_ROWS, min(len(sequence), _MAX_FREE_ROWS))
-        self.n_prompt = len(sequence)
+        self.n_prompt = sequence.n_given = len(sequence)
         self.n_cached: int | None = None  # rows of the prompt that the cache had already; None before the first graph
         self.nearest = sequence.nearest
         self.n_tokens = 0
@@ -337,11 +337,10 @@ class Generation(Job[Token]):
         if not self._max_draft:
             return
         if self._drafter is None:
-            rows = (row if isinstance(row, int) else -1 for row in self.sequence.items.rows)
-            self._drafter = Drafter([*self._predicted, *rows])
-        else:
-            for token in tokens:
-                self._drafter.add(token)
+            before = self.sequence.items.rows[: -len(tokens)]
+            self._drafter = Drafter([row if isinstance(row, int) else -1 for row in before], self._predicted)
+        for token in tokens:
+            self._drafter.add(token)
         limit = self.sampler.params.max_tokens
         most = self._max_draft if limit is None else min(self._max_draft, limit - self.n_tokens - 1)
         self.sequence.draft = self._drafter.draft(most)

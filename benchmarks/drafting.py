@@ -1,0 +1,233 @@
+"""How much faster guessed tokens make a text that repeats what it has read, and what they cost one that does not.
+
+    python benchmarks/drafting.py MODEL.gguf [--rounds 5] [--threads N]
+    python benchmarks/drafting.py MODEL.gguf --llama-server PATH
+    python benchmarks/drafting.py MODEL.gguf --history 400 [--costs 1,1.13,1.5,2.06,3.1]
+
+Without an option: the model writes a source file of hotshoe with some changes. Once it has read the file ("edit"), once
+it has not ("new"). Each token is given by a constraint, so a file of random weights will do. With ``max_draft`` 0 and
+15 by turns: tokens/s, the ratio, the tokens of a step, and the guesses that were right.
+
+--llama-server: llama.cpp's server and hotshoe's continue a prompt that has the file and the beginning of its copy, with
+temperature 0. So the model must be one that copies, such as SmolLM2. llama.cpp runs without drafts, and with each way
+of guessing from the text itself. The tokens/s are those that the servers report.
+
+--history: simulate the choice of a draft's length on the last changes of hotshoe's own files, in a clone with its
+history. The model's file gives only the tokenizer. --costs: how long steps of 1, 2, 4, 8 and 16 rows take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from serve import free_port
+
+import hotshoe
+from hotshoe.runner import drafting
+from hotshoe_core.gguf import GGUFFile
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "engine" / "hotshoe" / "runner" / "pace.py"
+CHANGES = (("per_pair", "per_attended"), ("seconds", "duration"), ("    rows = pairs = 0.0\n", ""), ("Pace", "Speed"))
+GUESSING = ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
+LENGTHS: dict[str, tuple[tuple[float, int], ...]] = {
+    "as it is": drafting._LENGTHS,
+    "at most 7": ((0.8, 7), (0.5, 3), (0.25, 1)),
+    "always 3": ((0.0, 3),),
+    "always 7": ((0.0, 7),),
+    "always 15": ((0.0, 15),),
+}
+
+
+class Given:
+    """A constraint that allows one token at each place."""
+
+    def __init__(self, tokens: Sequence[int], n_vocab: int) -> None:
+        self._tokens = list(tokens)
+        self._n = 0
+        self._mask = np.ones(n_vocab, bool)
+
+    @property
+    def complete(self) -> bool:
+        return self._n == len(self._tokens)
+
+    def forbidden(self) -> np.ndarray[Any, Any]:
+        self._mask[:] = True
+        self._mask[self._tokens[self._n]] = False
+        return self._mask
+
+    def accept(self, id: int) -> None:
+        self._n += 1
+
+
+def texts() -> tuple[str, str]:
+    """The source file, and the same with changes."""
+    old = new = SOURCE.read_text(encoding="utf-8")
+    for before, after in CHANGES:
+        new = new.replace(before, after)
+    return old, new
+
+
+def compare(path: Path, rounds: int, threads: int | None) -> None:
+    old, new = texts()
+    options: dict[str, Any] = {"n_ctx": 8192, "task": "text"} | ({"n_threads": threads} if threads else {})
+    models = {n: hotshoe.load_model(path, "cpu", max_draft=n, **options) for n in (0, drafting.MAX_DRAFT)}
+    tokenizer = models[0].tokenizer
+    tokens = tokenizer.encode(new, add_special=False)
+    for kind, prompt in (
+        ("edit", f"```\n{old}\n```\nThe same with other names:\n```\n"),
+        ("new", "A new file:\n```\n"),
+    ):
+        speeds: dict[int, list[float]] = {n: [] for n in models}
+        ids = tokenizer.encode(prompt)
+        done: dict[int, Any] = {}
+        for i in range(rounds + 1):  # the first one builds the graphs
+            for n, model in models.items():
+                given = Given(tokens, tokenizer.vocab_size)
+                done[n] = model.generate(ids, temperature=0, grammar=given, stop_tokens=[])
+                if i:
+                    speeds[n].append(done[n].tokens_per_second)
+        plain, guessed = speeds.values()
+        last = done[drafting.MAX_DRAFT]
+        steps = len(last.tokens) - last.n_accepted
+        print(
+            f"{path.name}, {kind}: {shown(plain)} tokens/s, with guesses {shown(guessed)}, "
+            f"ratio {shown([b / a for a, b in zip(plain, guessed, strict=True)], 2)}; {len(last.tokens)} tokens, "
+            f"{len(last.tokens) / steps:.2f} a step, {last.n_accepted} of {last.n_drafted} guesses right",
+            flush=True,
+        )
+    for model in models.values():
+        model.close()
+
+
+def compare_servers(path: Path, rounds: int, threads: int, llama_server: Path) -> None:
+    old, _ = texts()
+    body = {"prompt": f"```\n{old}\n```\nThe same file again:\n```\n{old[:300]}", "n_predict": 400, "temperature": 0}
+    ours = [str(Path(sys.executable).with_name("hotshoe")), "serve", str(path), "--device", "cpu", "--ctx", "8192"]
+    ours += ["--threads", str(threads)]
+    theirs = [str(llama_server), "-m", str(path), "-t", str(threads), "-c", "8192", "-np", "1"]
+    commands = {"hotshoe, --max-draft 0": [*ours, "--max-draft", "0"], "hotshoe": ours, "llama.cpp": theirs}
+    commands |= {f"llama.cpp, {kind}": [*theirs, "--spec-type", kind] for kind in GUESSING}
+    speeds: dict[str, list[float]] = {name: [] for name in commands}
+    ports = {name: free_port() for name in commands}
+    environment = os.environ | {"LD_LIBRARY_PATH": str(llama_server.parent)}
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    running = [
+        subprocess.Popen([*command, "--port", str(ports[name])], env=environment, **quiet)
+        for name, command in commands.items()
+    ]
+    try:
+        for name, port in ports.items():
+            wait_for(name, port)
+        for i in range(rounds + 1):
+            for name, port in ports.items():
+                answer = httpx.post(f"http://127.0.0.1:{port}/completion", json=body, timeout=600).json()
+                if i:
+                    speeds[name].append(answer["timings"]["predicted_per_second"])
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    for name, values in speeds.items():
+        ratios = [a / b for a, b in zip(speeds["hotshoe"], values, strict=True)]
+        print(f"{path.name}, {name}: {shown(values)} tokens/s, hotshoe's is {shown(ratios, 2)} times as much")
+
+
+def wait_for(name: str, port: int) -> None:
+    for _ in range(300):
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    sys.exit(f"{name} did not start")
+
+
+def simulate(path: Path, n_commits: int, costs: Sequence[float]) -> None:
+    """Print how many tokens a unit of time would give. A step of one row takes 1."""
+    from hotshoe.tokenizers import load_tokenizer
+
+    with GGUFFile(path) as file:
+        tokenizer = load_tokenizer(file.metadata)
+    pairs = [(tokenizer.encode(old), tokenizer.encode(new)) for old, new in changed_files(n_commits)]
+    print(f"{len(pairs)} files of {sum(len(new) for _, new in pairs):,} tokens, cost of 1, 2, 4, 8, 16 rows: {costs}")
+    for name, lengths in LENGTHS.items():
+        drafting._LENGTHS = lengths
+        for kind in ("edit", "new"):
+            runs = [run_of(old if kind == "edit" else [], new, costs) for old, new in pairs]
+            n, seconds, n_drafted, n_accepted = (sum(column) for column in zip(*runs, strict=True))
+            slowest = min(run[0] / run[1] for run in runs)
+            print(
+                f"{name}, {kind}: {n / seconds:.2f} times as fast, the slowest file {slowest:.2f}; "
+                f"{n_accepted / max(1, n_drafted):.0%} of the guesses right"
+            )
+
+
+def run_of(prompt: Sequence[int], text: Sequence[int], costs: Sequence[float]) -> tuple[int, float, int, int]:
+    """Return tokens, time, guesses and right guesses of a text."""
+    drafter, done, seconds, n_drafted, n_accepted = drafting.Drafter(prompt), 0, 0.0, 0, 0
+    while done < len(text):
+        draft = drafter.draft(min(drafting.MAX_DRAFT, len(text) - done - 1)) if done else []
+        rows = 1 << (1 + len(draft)).bit_length() - 1  # as the scheduler does
+        draft = draft[: rows - 1]
+        right = next((i for i, token in enumerate(draft) if token != text[done + i]), len(draft))
+        seconds += costs[rows.bit_length() - 1]
+        n_drafted, n_accepted = n_drafted + len(draft), n_accepted + right
+        for token in text[done : done + right + 1]:
+            drafter.add(token)
+        done += right + 1
+    return len(text), seconds, n_drafted, n_accepted
+
+
+def changed_files(n_commits: int) -> Iterator[tuple[str, str]]:
+    """Some files before and after a change, of every seventh commit."""
+    for commit in git("log", "--format=%H", f"-{n_commits}").split()[::7]:
+        for name in git("diff", "--name-only", "--diff-filter=M", f"{commit}~1", commit).split():
+            if name.endswith((".py", ".md")):
+                old, new = git("show", f"{commit}~1:{name}"), git("show", f"{commit}:{name}")
+                if 500 < len(new) < 12_000:
+                    yield old, new
+                    break
+
+
+def git(*args: str) -> str:
+    return subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def shown(values: Sequence[float], digits: int = 1) -> str:
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--llama-server", type=Path, metavar="PATH")
+    parser.add_argument("--history", type=int, metavar="COMMITS")
+    parser.add_argument("--costs", default="1,1.13,1.5,2.06,3.1")
+    args = parser.parse_args()
+    if args.history:
+        simulate(args.file, args.history, [float(cost) for cost in args.costs.split(",")])
+    elif args.llama_server:
+        compare_servers(args.file, args.rounds, args.threads or 2, args.llama_server)
+    else:
+        compare(args.file, args.rounds, args.threads)
+
+
+if __name__ == "__main__":
+    main()
