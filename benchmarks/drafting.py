@@ -41,7 +41,7 @@ from hotshoe_core.gguf import GGUFFile
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "engine" / "hotshoe" / "runner" / "pace.py"
-CHANGES = (("per_pair", "per_attended"), ("seconds", "duration"), ("    rows = pairs = 0.0\n", ""), ("Pace", "Speed"))
+CHANGES = (("per_pair", "per_attended"), ("Pace", "Speed"), ("    rows = pairs = 0.0\n", ""))
 GUESSING = ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
 LENGTHS: dict[str, tuple[tuple[float, int], ...]] = {
     "as it is": drafting._LENGTHS,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hotshoe.runner.drafting import MAX_DRAFT, Drafter
 from hotshoe.runner.jobs import Generation
 from hotshoe.sampling import Sampler, SamplingParams
-from hotshoe_core.errors import GrammarError, ModelError
+from hotshoe_core.errors import GrammarError, InputTypeError, ModelError, SamplingError
 from tests.support.engine_rig import N_VOCAB, Rig, expected
 from tests.support.text_models import load
 
@@ -295,6 +295,14 @@ def test_a_prediction() -> None:
     with load(VERSE, "reference", n_ctx=64) as model:
         assert model.generate("In the", max_tokens=20, temperature=0).n_drafted == 0
         assert model.generate("In the", max_tokens=20, temperature=0, prediction=expected_text.text).n_drafted > 0
+
+
+def test_a_prediction_is_for_one_prompt() -> None:
+    with load(VERSE, "reference") as model:
+        with pytest.raises(SamplingError, match="a prediction was given for 2 prompts; expected one prompt"):
+            model.generate(["In", "the"], prediction="beginning")
+        with pytest.raises(InputTypeError, match="expected str"):
+            model.generate("In", prediction=[1, 2])
 
 
 @pytest.mark.parametrize("wrong", [-1, 16, True, 1.0, "7"])

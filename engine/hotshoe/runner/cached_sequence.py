@@ -1,15 +1,13 @@
-"""CachedSequence: the content of a sequence, and how much of it the cache holds."""
+"""CachedSequence and Slot: the content of a sequence, and the place in the cache that holds its rows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import weakref
+from typing import NamedTuple
 
 from hotshoe.runner.items import Items, Row
 
-if TYPE_CHECKING:
-    from hotshoe.runner.slots import Slot
-
-__all__ = ["CachedSequence", "Nearest"]
+__all__ = ["CachedSequence", "Nearest", "Slot"]
 
 
 class Nearest(NamedTuple):
@@ -48,3 +46,26 @@ class CachedSequence:
     def n_pending(self) -> int:
         """The number of rows that are still to be computed."""
         return len(self.items) - self.n_computed
+
+
+class Slot:
+    """One of the cache's places for a sequence, and the rows that it holds at positions 0, 1, 2, …"""
+
+    def __init__(self, number: int) -> None:
+        self.number = number  # ``slot`` in the methods of the cache
+        self.rows: list[Row] = []
+        self.pending: list[Row] = []  # rows that the current graph computes
+        self.used = 0  # when a graph last computed rows of it
+        self.shifted_from: int | None = None  # keys from here on were rotated, not computed: no exact prefix for others
+        self.busy = False  # a graph, a shift or a return from the store is changing it
+        self.coming: list[bytes] = []  # the blocks of the store that follow these rows, and are still to be restored
+        self.n_with_coming = 0  # rows when all of them are restored
+        self._owner: weakref.ref[CachedSequence] | None = None
+
+    @property
+    def owner(self) -> CachedSequence | None:
+        return None if self._owner is None else self._owner()
+
+    @owner.setter
+    def owner(self, sequence: CachedSequence | None) -> None:
+        self._owner = None if sequence is None else weakref.ref(sequence)

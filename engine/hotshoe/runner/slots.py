@@ -9,49 +9,25 @@ and, with a store, by ``attach``, ``restore_some`` and ``begin``. Every caller h
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hotshoe.kvcache import Allocation, Cache
-from hotshoe.runner.cached_sequence import CachedSequence, Nearest
-from hotshoe.runner.items import Items, Row, n_common
+from hotshoe.runner.cached_sequence import CachedSequence, Nearest, Slot
+from hotshoe.runner.items import Items, n_common
 from hotshoe.runner.prefixes import BLOCK, PrefixStore
 from hotshoe.runner.scheduler import Chunk
 from hotshoe_core.errors import CacheFullError, GraphError
 
-__all__ = ["Slot", "Slots"]
+__all__ = ["Slots"]
 
 _FEWEST_STORED = 64  # rows that are worth a place in the store, or the way back
 _RESTORED_AT_ONCE = 4  # blocks: others wait for them
 _LONG = 4 * BLOCK  # rows: others would wait for the store to get more
 
 Array = np.ndarray[Any, Any]
-
-
-class Slot:
-    """One of the cache's places for a sequence, and the rows that it holds at positions 0, 1, 2, …"""
-
-    def __init__(self, number: int) -> None:
-        self.number = number  # ``slot`` in the methods of the cache
-        self.rows: list[Row] = []
-        self.pending: list[Row] = []  # rows that the current graph computes
-        self.used = 0  # when a graph last computed rows of it
-        self.shifted_from: int | None = None  # keys from here on were rotated, not computed: no exact prefix for others
-        self.busy = False  # a graph, a shift or a return from the store is changing it
-        self.coming: list[bytes] = []  # the blocks of the store that follow these rows, and are still to be restored
-        self.n_with_coming = 0  # rows when all of them are restored
-        self._owner: weakref.ref[CachedSequence] | None = None
-
-    @property
-    def owner(self) -> CachedSequence | None:
-        return None if self._owner is None else self._owner()
-
-    @owner.setter
-    def owner(self, sequence: CachedSequence | None) -> None:
-        self._owner = None if sequence is None else weakref.ref(sequence)
 
 
 class Slots:

@@ -209,7 +209,7 @@ class TextModel(LoadedModel):
         """Continue a prompt (a text or token ids), or each prompt of a list, computed together. Return the whole texts.
 
         params, options: how to sample. Options are fields of SamplingParams and replace those of ``params``:
-        ``generate("Once", max_tokens=50, temperature=0)``.
+        ``generate("Once", max_tokens=50, temperature=0)``. Another option is ``prediction``: see ``stream``.
         images: pictures for a prompt that is a text, see ``hotshoe.images.read_image``. Each takes the place of one
         ``model.images.marker``; without markers they come first. Raises ImageError if the model reads no pictures.
         audio: sounds in the same way: see ``hotshoe.audio.read_audio``. Raises AudioError if the model reads none.
@@ -244,6 +244,9 @@ class TextModel(LoadedModel):
                 f"{medium.many} were given for {len(prompt)} prompts; expected one prompt",
                 hint=f"start a stream for each: model.stream(prompt, {medium.option}=…)",
             )
+        if "prediction" in options:
+            hint = "start a stream for each: model.stream(prompt, prediction=…)"
+            raise SamplingError(f"a prediction was given for {len(prompt)} prompts; expected one prompt", hint=hint)
         streams = self._streams(list(prompt), params, choose_grammar(json_schema, regex, grammar), options)
         waiting, running = deque(streams), list[Stream]()
         try:
@@ -296,6 +299,8 @@ class TextModel(LoadedModel):
     ) -> Stream:
         """Continue a prompt piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``.
 
+        prediction: a text that the result may repeat, at least in parts, such as an older version of a file. It makes
+        the result faster and does not change it: see ``max_draft`` in docs/python.md.
         skip_special: leave special tokens, such as those around a call of a tool, out of the text. The other arguments
         and errors are those of ``generate``. Nothing is computed before the first piece is read.
         """
