@@ -80,6 +80,7 @@ def cases() -> list[tuple[str, np.ndarray]]:
         ("one query, 512 keys", np.ones((1, 512), bool)),
         ("one query, 2048 keys", np.ones((1, 2048), bool)),
         ("one query, 8192 keys", np.ones((1, 8192), bool)),
+        *((f"{n} queries of a text, 2048 keys", np.tri(n, 2048, 2048 - n, dtype=bool)) for n in (2, 4, 8, 16, 32, 64)),
         ("8 sequences, 160 keys each", np.arange(1280) // 160 == eight),
         ("8 sequences, 160 keys each, interleaved", np.arange(1280) % 8 == eight),
         ("a prompt of 512", np.tri(512, dtype=bool)),

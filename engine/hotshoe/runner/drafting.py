@@ -24,7 +24,7 @@ _SAME = 2  # tokens that must be the same before a guess
 _MOST_SAME = 8  # tokens that are compared: of several places, those count that are alike for longest; then the latest
 _WEIGHT = 0.15  # of the last guess in the rate of right ones
 _FIRST_RATE = 0.6
-_LENGTHS = ((0.93, MAX_DRAFT), (0.8, 7), (0.5, 3), (0.25, 1))
+_LENGTHS = ((0.95, MAX_DRAFT), (0.8, 7), (0.6, 3), (0.3, 1))
 """From what rate of right guesses on a draft has how many tokens.
 
 Chosen by simulation with benchmarks/drafting.py. With the next token, a step has 16, 8, 4 or 2 rows.

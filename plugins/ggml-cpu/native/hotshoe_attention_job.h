@@ -24,7 +24,7 @@ enum {
     MAX_STEP = 128,            /* keys at once: a multiple of CHUNK */
     PART = HOTSHOE_KEY_PART,   /* keys with a softmax of their own: a multiple of each step */
     MIN_QUERIES_TOGETHER = 64, /* that have rows of a mask */
-    MIN_ROWS_TO_PACK = 12,     /* rows that must see a key, on average, before a transposed copy of it pays */
+    MIN_ROWS_TO_PACK = 40,     /* rows that must see a key, on average, before a transposed copy of it pays */
     STEP_BYTES = 512 << 10,    /* keys and values of all heads in a step: the next step is prefetched into L2 */
     STEP_FLOATS = 37 << 10,    /* 148 KiB: the keys, values and scores of one step stay in L2 */
     SUM_FLOATS = 160 << 10,    /* 640 KiB: the sums of a part, for all rows of a run */
