@@ -1,6 +1,6 @@
 """How much faster guessed tokens make a text that repeats what it has read, and what they cost one that does not.
 
-    python benchmarks/drafting.py MODEL.gguf [--rounds 5] [--threads N]
+    python benchmarks/drafting.py MODEL.gguf [--rounds 5] [--threads N] [--tokens N]
     python benchmarks/drafting.py MODEL.gguf --llama-server PATH
     python benchmarks/drafting.py MODEL.gguf --history 400 [--costs 1,1.13,1.5,2.06,3.1]
 
@@ -81,12 +81,12 @@ def texts() -> tuple[str, str]:
     return old, new
 
 
-def compare(path: Path, rounds: int, threads: int | None) -> None:
+def compare(path: Path, rounds: int, threads: int | None, n_tokens: int | None) -> None:
     old, new = texts()
     options: dict[str, Any] = {"n_ctx": 8192, "task": "text"} | ({"n_threads": threads} if threads else {})
     models = {n: hotshoe.load_model(path, "cpu", max_draft=n, **options) for n in (0, drafting.MAX_DRAFT)}
     tokenizer = models[0].tokenizer
-    tokens = tokenizer.encode(new, add_special=False)
+    tokens = tokenizer.encode(new, add_special=False)[:n_tokens]
     for kind, prompt in (
         ("edit", f"```\n{old}\n```\nThe same with other names:\n```\n"),
         ("new", "A new file:\n```\n"),
@@ -217,6 +217,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--tokens", type=int, help="written by the model; default: the whole file")
     parser.add_argument("--llama-server", type=Path, metavar="PATH")
     parser.add_argument("--history", type=int, metavar="COMMITS")
     parser.add_argument("--costs", default="1,1.13,1.5,2.06,3.1")
@@ -226,7 +227,7 @@ def main() -> None:
     elif args.llama_server:
         compare_servers(args.file, args.rounds, args.threads or 2, args.llama_server)
     else:
-        compare(args.file, args.rounds, args.threads)
+        compare(args.file, args.rounds, args.threads, args.tokens)
 
 
 if __name__ == "__main__":
