@@ -2,7 +2,7 @@
 
     python benchmarks/drafting.py MODEL.gguf [--rounds 5] [--threads N] [--tokens N]
     python benchmarks/drafting.py MODEL.gguf --llama-server PATH
-    python benchmarks/drafting.py MODEL.gguf --history 400 [--costs 1,1.13,1.5,2.06,3.1]
+    python benchmarks/drafting.py MODEL.gguf --history COMMIT [--costs 1,1.13,1.5,2.06,3.1]
 
 Without an option: the model writes a source file of hotshoe with some changes. Once it has read the file ("edit"), once
 it has not ("new"). Each token is given by a constraint, so a file of random weights will do. With ``max_draft`` 0 and
@@ -12,8 +12,9 @@ it has not ("new"). Each token is given by a constraint, so a file of random wei
 temperature 0. So the model must be one that copies, such as SmolLM2. llama.cpp runs without drafts, and with each way
 of guessing from the text itself. The tokens/s are those that the servers report.
 
---history: simulate the choice of a draft's length on the last changes of hotshoe's own files, in a clone with its
-history. The model's file gives only the tokenizer. --costs: how long steps of 1, 2, 4, 8 and 16 rows take.
+--history: simulate the choice of a draft's length on changes of hotshoe's own files, in a clone with its history: some
+of the 400 commits up to this one. The model's file gives only the tokenizer. --costs: how long steps of 1, 2, 4, 8 and
+16 rows take.
 """
 
 from __future__ import annotations
@@ -157,13 +158,13 @@ def wait_for(name: str, port: int) -> None:
     sys.exit(f"{name} did not start")
 
 
-def simulate(path: Path, n_commits: int, costs: Sequence[float]) -> None:
+def simulate(path: Path, last: str, costs: Sequence[float]) -> None:
     """Print how many tokens a unit of time would give. A step of one row takes 1."""
     from hotshoe.tokenizers import load_tokenizer
 
     with GGUFFile(path) as file:
         tokenizer = load_tokenizer(file.metadata)
-    pairs = [(tokenizer.encode(old), tokenizer.encode(new)) for old, new in changed_files(n_commits)]
+    pairs = [(tokenizer.encode(old), tokenizer.encode(new)) for old, new in changed_files(last)]
     print(f"{len(pairs)} files of {sum(len(new) for _, new in pairs):,} tokens, cost of 1, 2, 4, 8, 16 rows: {costs}")
     for name, lengths in LENGTHS.items():
         drafting._LENGTHS = lengths
@@ -193,9 +194,9 @@ def run_of(prompt: Sequence[int], text: Sequence[int], costs: Sequence[float]) -
     return len(text), seconds, n_drafted, n_accepted
 
 
-def changed_files(n_commits: int) -> Iterator[tuple[str, str]]:
-    """Some files before and after a change, of every seventh commit."""
-    for commit in git("log", "--format=%H", f"-{n_commits}").split()[::7]:
+def changed_files(last: str) -> Iterator[tuple[str, str]]:
+    """A file before and after a change, of every seventh of 400 commits."""
+    for commit in git("log", "--format=%H", "-400", last).split()[::7]:
         for name in git("diff", "--name-only", "--diff-filter=M", f"{commit}~1", commit).split():
             if name.endswith((".py", ".md")):
                 old, new = git("show", f"{commit}~1:{name}"), git("show", f"{commit}:{name}")
@@ -219,7 +220,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--tokens", type=int, help="written by the model; default: the whole file")
     parser.add_argument("--llama-server", type=Path, metavar="PATH")
-    parser.add_argument("--history", type=int, metavar="COMMITS")
+    parser.add_argument("--history", metavar="COMMIT")
     parser.add_argument("--costs", default="1,1.13,1.5,2.06,3.1")
     args = parser.parse_args()
     if args.history:
