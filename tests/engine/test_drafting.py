@@ -123,8 +123,9 @@ def test_several_texts(uniform: bool) -> None:
         rig.engine.add(text)
     for text, prompt in zip(texts, prompts, strict=True):
         assert rig.read(text) == expected(prompt, 100, copying)
-    assert sum(text.n_accepted for text in texts) > 150
     assert max(rig.forward.graphs[10:]) <= 16
+    if not uniform:  # a recurrent cache serves one text with guesses, or several without
+        assert sum(text.n_accepted for text in texts) > 150
 
 
 @pytest.mark.parametrize("n", range(1, 24))

@@ -154,7 +154,10 @@ class Allocation(NamedTuple):
     """
 
     passing: bool = False
-    """Whether a state after these rows is needed until the next one is right, and hardly later: no text begins so."""
+    """Whether the model has written these rows, so that hardly another text begins with all of them.
+
+    A recurrent cache keeps the state after them until a graph has gone on from there, but not as a checkpoint.
+    """
 
 
 class Cache(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.kvcache.checkpoints import on_grid
@@ -43,8 +43,6 @@ def attach_jobs_that_fit(
                 break
             overtaken.append(job)
             continue
-        if job.n_draft:
-            _fit_draft(job, slots, n_ctx, allocations)
         allocations.append(new)
         attached.append(job.sequence)
         if not slots.restore_some(job.sequence):
@@ -52,15 +50,22 @@ def attach_jobs_that_fit(
         if job.served < 0:
             for other in overtaken:
                 other.n_overtaken += 1
+    for job in fitting:
+        if job.n_draft:
+            _fit_draft(job, slots, n_ctx, allocations)
     return fitting
 
 
-def _fit_draft(job: Job[Any], slots: Slots, n_ctx: int, others: Sequence[Allocation]) -> None:
-    """Leave out guessed tokens that the context, or the cache besides these ``others``, has no room for."""
+def _fit_draft(job: Job[Any], slots: Slots, n_ctx: int, allocations: list[Allocation]) -> None:
+    """Leave out guessed tokens that the context or the cache has no room for. allocations: of all jobs of the step."""
     draft = job.sequence.draft
     del draft[max(0, n_ctx - len(job.sequence)) :]
     if slots.cache.uniform:  # a graph leaves a state at its end only
         first = job.n_computed + 1
         del draft[next((i for i in range(len(draft)) if on_grid(first + i)), len(draft)) :]
-    if not slots.has_room([*others, slots.allocation(job.sequence, 1 + len(draft))]):
+    longer = slots.allocation(job.sequence, 1 + len(draft))
+    with_draft = [longer if a.slot == longer.slot else a for a in allocations]
+    if slots.has_room(with_draft):
+        allocations[:] = with_draft
+    else:
         draft.clear()

@@ -150,16 +150,15 @@ def _drafted(wanted: Sequence[int], most: int, uniform: bool) -> list[int]:
     """Return how many guessed tokens of each decoding job are computed, of those ``wanted``.
 
     most: rows of the step's first graph. All these rows together are a power of two: few different graphs are needed.
+    uniform: only a single job gets guesses, as jobs with other numbers of rows would need a graph each, which reads all
+    weights.
     """
     n = len(wanted)
     room = min(most, _MOST_WITH_DRAFTS) - n
-    drafting = n if uniform else sum(map(bool, wanted))
-    if room <= 0 or not drafting:
+    drafting = sum(map(bool, wanted))
+    if room <= 0 or not drafting or (uniform and n > 1):
         return [0] * n
     share = max(1, room // drafting)
-    if uniform:  # one graph for all
-        each = min(*wanted, share) if room >= n else 0
-        return [round_down(1 + each, 1) - 1] * n
     counts = []
     for count in wanted:
         counts.append(min(count, share, room))
@@ -218,7 +217,7 @@ def _chunk(job: P, start: int, n: int) -> Chunk[P]:
 
 
 def _uniform_decoding(decoding: Sequence[P], drafted: Sequence[int], limits: Limits) -> list[list[Chunk[P]]]:
-    size = limits.n_ubatch if not any(drafted) else len(decoding)
+    size = limits.n_ubatch
     chunks = [_chunk(job, 0, 1 + n) for job, n in zip(decoding, drafted, strict=True)]
     return [chunks[i : i + size] for i in range(0, len(chunks), size)]
 

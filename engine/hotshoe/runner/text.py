@@ -300,7 +300,7 @@ class TextModel(LoadedModel):
         """Continue a prompt piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``.
 
         prediction: a text that the result may repeat, at least in parts, such as an older version of a file. It makes
-        the result faster and does not change it: see ``max_draft`` in docs/python.md.
+        the result faster and does not change it. No effect with ``max_draft=0``: see docs/python.md.
         skip_special: leave special tokens, such as those around a call of a tool, out of the text. The other arguments
         and errors are those of ``generate``. Nothing is computed before the first piece is read.
         """
