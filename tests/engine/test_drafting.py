@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.runner.drafting import MAX_DRAFT, Drafter
+from hotshoe.runner.batch_invariance import _is_large
+from hotshoe.runner.drafting import MAX_DRAFT, NOT_A_TOKEN, Drafter
 from hotshoe.runner.jobs import Generation
 from hotshoe.sampling import Sampler, SamplingParams
+from hotshoe_core import DType
 from hotshoe_core.errors import GrammarError, InputTypeError, ModelError, SamplingError
+from hotshoe_core.gguf import TensorInfo
+from tests.support.as_f16 import as_f16
 from tests.support.engine_rig import N_VOCAB, Rig, expected
 from tests.support.text_models import load
 
@@ -167,16 +171,27 @@ def test_guesses_do_not_drive_other_texts_out_of_the_cache() -> None:
 def test_a_text_goes_on_after_an_interrupt() -> None:
     """Ctrl-C in the thread that runs a step: the texts of other readers lose no token, and get none twice."""
     prompt = expected([], 40, copying)
-    rig = rig_of()
-    text = rig.generation(prompt, 200, max_draft=MAX_DRAFT)
+    rig, grammar = rig_of(), Counting()
+    sampler = Sampler(SamplingParams(temperature=0, max_tokens=200), N_VOCAB, grammar)
+    text = Generation(rig.sequence(prompt), sampler, frozenset(), max_draft=MAX_DRAFT)
     read = []
-    deliver = rig.engine._pipeline.deliver
+    deliver, publish = rig.engine._pipeline.deliver, text._deliver
+    left = 0
+
+    def publish_some(sampled: Any) -> Any:
+        nonlocal left
+        left -= 1
+        return publish(sampled) if left >= 0 else interrupt()
+
     for i in range(60):
-        when = i % 3
+        when = i % 4
         if when == 0:
             rig.forward.gate = interrupt
         elif when == 1:
             rig.engine._pipeline.deliver = interrupt  # type: ignore[method-assign]
+        elif when == 2:
+            left = i % 5
+            text._deliver = publish_some  # type: ignore[method-assign]
         try:
             token = rig.engine.next(text)
             assert token is not None
@@ -185,7 +200,8 @@ def test_a_text_goes_on_after_an_interrupt() -> None:
             pass
         rig.forward.gate = lambda n: None
         rig.engine._pipeline.deliver = deliver  # type: ignore[method-assign]
-    assert read + rig.read(text) == expected(prompt, 200, copying)
+        text._deliver = publish  # type: ignore[method-assign]
+    assert read + rig.read(text) == grammar.accepted == expected(prompt, 200, copying)
     assert text.n_accepted > 100
 
 
@@ -259,6 +275,59 @@ def test_what_is_predicted_is_guessed() -> None:
     assert 5 < len(graphs[2]) < 12
 
 
+def test_a_picture_is_not_guessed() -> None:
+    assert drafted([5, 6, NOT_A_TOKEN, 9, 5, 6]) == []
+    assert drafted([5, 6, 7, NOT_A_TOKEN, 9, 5, 6]) == [7]
+    assert drafted([5, 6, 7, NOT_A_TOKEN, 5, 6]) == [7]
+
+
+def test_an_interrupt_does_not_lose_the_tokens_before_an_error() -> None:
+    prompt = expected([], 60, copying)
+    rig, grammar = rig_of(), Counting(6)
+    sampler = Sampler(SamplingParams(temperature=0, max_tokens=100), N_VOCAB, grammar)
+    text = Generation(rig.sequence(prompt), sampler, frozenset(), max_draft=MAX_DRAFT)
+    read, deliver = [], rig.engine._pipeline.deliver
+    for i in range(20):
+        rig.engine._pipeline.deliver = interrupt if i % 2 else deliver  # type: ignore[method-assign]
+        try:
+            token = rig.engine.next(text)
+        except KeyboardInterrupt:
+            continue
+        except GrammarError:
+            break
+        assert token is not None
+        read.append(token.sampled.id)
+    assert read == grammar.accepted == expected(prompt, 100, copying)[:6]
+
+
+def test_a_step_that_fails_by_a_draft_does_not_fail_for_ever() -> None:
+    prompt = expected([], 60, copying)
+    rig = rig_of()
+    text = rig.generation(prompt, 100, max_draft=MAX_DRAFT)
+    read = [rig.engine.next(text) for _ in range(12)]
+    while not text.sequence.draft or text.ready_results:
+        read.append(rig.engine.next(text))
+    rig.forward.failure = ValueError("a row that no model computes")
+    with pytest.raises(ValueError, match="no model"):
+        rig.engine.next(text)
+    assert text.sequence.draft == []
+    assert [token.sampled.id for token in read if token] + rig.read(text) == expected(prompt, 100, copying)
+
+
+@pytest.mark.parametrize("n_idle", [0, 1, 2, 3])
+def test_a_wrong_guess_finds_the_state_before_it(n_idle: int) -> None:
+    """Though other conversations hold all states that are left."""
+    rig = rig_of(uniform=True, n_states=4)
+    for i in range(n_idle):
+        rig.read(rig.generation(expected([i], 30, copying), 2))
+    prompt = expected([7], 200, copying)
+    n = sum(rig.forward.graphs)
+    text = rig.generation(prompt, 100, max_draft=MAX_DRAFT)
+    assert rig.read(text) == expected(prompt, 100, copying)
+    assert 0 < text.n_accepted < text.n_drafted
+    assert sum(rig.forward.graphs) - n < 200 + 100 + 2 * text.n_drafted
+
+
 # With models
 
 
@@ -296,6 +365,21 @@ def test_a_prediction() -> None:
     with load(VERSE, "reference", n_ctx=64) as model:
         assert model.generate("In the", max_tokens=20, temperature=0).n_drafted == 0
         assert model.generate("In the", max_tokens=20, temperature=0, prediction=expected_text.text).n_drafted > 0
+
+
+def test_there_are_no_guesses_where_they_could_change_a_text(tmp_path: Path) -> None:
+    def n_drafted(path: Path, **options: Any) -> int:
+        with load(path, "cpu", kv_dtype="f16", n_ctx=256, **options) as model:
+            return model.generate("And the king said, And the king said, And the", max_tokens=30, seed=1).n_drafted
+
+    large = as_f16(VERSE, tmp_path / "f16.gguf")
+    assert n_drafted(VERSE) > 0
+    assert n_drafted(large) > 0  # none of its matrices has more than 4 Mi elements
+    assert n_drafted(VERSE, flash_attention="on") == n_drafted(large, matmul_precision="bf16") == 0
+    assert n_drafted(VERSE, flash_attention="on", max_draft=7) > 0
+    assert _is_large(TensorInfo("x", (2049, 2048), DType.F16, 0, 0))
+    assert not _is_large(TensorInfo("x", (2048, 2048), DType.F16, 0, 0))
+    assert not _is_large(TensorInfo("x", (4096, 4096), DType.Q8_0, 0, 0))
 
 
 def test_a_prediction_is_for_one_prompt() -> None:

@@ -195,7 +195,7 @@ def test_states_after_guesses_go_before_checkpoints() -> None:
     write(rows, Allocation(0, 300, 40), Allocation(1, 300, 40))  # the ends of two prompts
     for i in range(100):
         ends = rows.length(0), rows.length(1)
-        write(rows, *(Allocation(slot, end, 8, passing=True) for slot, end in enumerate(ends)))
+        write(rows, *(Allocation(slot, end, 8, passing=True, guessed=True) for slot, end in enumerate(ends)))
         for slot, end in enumerate(ends):
             assert rows.resume_position(slot, end + 3) == end
             if (i + slot) % 3 == 0:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hotshoe.kvcache import AttentionSpec, CausalCache, RecurrentCache, RecurrentSpec
+from hotshoe.kvcache.recurrent_rows import Rows
 from hotshoe.runner.admission import attach_jobs_that_fit
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Items
@@ -117,12 +118,15 @@ class Rig:
         seconds: float = 1e9,
         asynchronous: bool = False,
         next_token: Callable[[Sequence[Any]], int] = next_token,
+        n_states: int | None = None,
     ) -> None:
         self.backend: Backend = open_reference()
         kind: Any = RecurrentCache if uniform else CausalCache
         spec = RecurrentSpec({"x": (1,)}) if uniform else AttentionSpec(1, 4)
         sizes = {} if uniform else {"n_tokens": n_ctx, "n_ubatch": n_ubatch, "dtype": DType.F32}
         self.cache = kind(self.backend, (spec,), n_sequences=2, **sizes)
+        if n_states is not None:
+            self.cache.rows = Rows(n_states, first=1)
         self.forward = FakeForward(asynchronous, next_token)
         self.slots = Slots(self.cache, n_slots)
         limits = Limits(n_batch, n_ubatch, uniform)

@@ -226,7 +226,7 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
         type=int,
         metavar="N",
         help="at most so many guessed tokens are computed with the next one, where a text repeats itself; "
-        "default: 15 on the CPU, 0 (none) elsewhere",
+        "default: 15 for most models on a CPU, 0 (none) where guesses could change a text",
     )
     if sequences:
         group.add_argument(

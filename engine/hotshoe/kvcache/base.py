@@ -159,6 +159,9 @@ class Allocation(NamedTuple):
     A recurrent cache keeps the state after them until a graph has gone on from there, but not as a checkpoint.
     """
 
+    guessed: bool = False
+    """Whether the last rows may be wrong, so that the state before all of them must stay."""
+
 
 class Cache(Protocol):
     """The interface of every cache. Slots are numbers below MAX_SEQUENCES; positions count rows from 0."""

@@ -59,7 +59,7 @@ class RecurrentCache:
         try:
             for i, s in self._layers.items():
                 self._states[i] = {
-                    name: self._make((n + 1, math.prod(shape)), f"cache.{i}.{name}", i.layer)
+                    name: self._make((n + 2, math.prod(shape)), f"cache.{i}.{name}", i.layer)
                     for name, shape in s.states.items()
                 }
         except BaseException:

@@ -37,11 +37,11 @@ class _Write(NamedTuple):
 
 
 class Rows:
-    """Rows ``first`` to ``first + n``, one state each."""
+    """Rows ``first`` to ``first + n``, one state each, and one more for a graph with guessed tokens."""
 
     def __init__(self, n: int, first: int) -> None:
         self.n = n
-        self._rows = [_Row(first + i) for i in range(n)]
+        self._rows = [_Row(first + i) for i in range(n + 1)]
         self._zero = _Row(-1)  # the state of a sequence that starts; the cache replaces the number
         self._clock = itertools.count(1)
         self._writing: list[_Write] = []  # writes of a graph that is not committed yet
@@ -56,7 +56,7 @@ class Rows:
             )
         old = [self._row_at(a.slot, a.start) for a in allocations]
         reads = [row.number for row in old]
-        kept = [row for a, row in zip(allocations, old, strict=True) if a.n > 1 and a.passing]  # guesses may be wrong
+        kept = [row for a, row in zip(allocations, old, strict=True) if a.guessed]
         for a, row in zip(allocations, old, strict=True):
             target, end = self._target(a, row, kept), a.start + a.n
             self._writing.append(_Write(target, a.slot, end, target.members, a.passing and not on_grid(end)))
@@ -155,11 +155,14 @@ class Rows:
         return self._spare(kept) or old  # without a spare row, no other slot is at it: fits made sure of that
 
     def _spare(self, kept: Collection[_Row] = ()) -> _Row | None:
-        """Return a free row, or a checkpoint that may go: a passing one, or one that saves few tokens for its age."""
+        """Return a free row, or a checkpoint that may go: a passing one, or one that saves few tokens for its age.
+
+        The last free row is for a graph that must keep the row which it reads.
+        """
         taken = {write.row.number for write in self._writing}
-        free = next((r for r in self._rows if not r.members and r.number not in taken), None)
-        if free is not None:
-            return free
+        free = [r for r in self._rows if not r.members and r.number not in taken]
+        if len(free) > (0 if kept else 1):
+            return free[0]
         moved_on = {write.slot for write in self._writing}
         current = {self._current(s) for row in self._rows for s in row.members if s not in moved_on}
         checkpoints = [r for r in self._rows if r.members and r not in current and r not in kept]

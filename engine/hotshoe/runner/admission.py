@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["attach_jobs_that_fit"]
 
+_FEWEST_OF_A_STATE = 3  # guesses that are computed together where a wrong one costs a step
 _MOST_OVERTAKING = 16  # jobs that came later and may begin before one that does not fit into the cache
 
 
@@ -38,7 +39,8 @@ def attach_jobs_that_fit(
                 break
             raise
         new = slots.allocation(job.sequence, job.n_pending)
-        if attached and not slots.fits([*allocations, new], job.min_free_rows if job.n_pending > 1 else 0):
+        min_free = job.min_free_rows if job.n_pending > 1 and not new.passing else 0
+        if attached and not slots.fits([*allocations, new], min_free):
             if job.n_overtaken >= _MOST_OVERTAKING:
                 break
             overtaken.append(job)
@@ -60,9 +62,12 @@ def _fit_draft(job: Job[Any], slots: Slots, n_ctx: int, allocations: list[Alloca
     """Leave out guessed tokens that the context or the cache has no room for. allocations: of all jobs of the step."""
     draft = job.sequence.draft
     del draft[max(0, n_ctx - len(job.sequence)) :]
-    if slots.cache.uniform:  # a graph leaves a state at its end only
+    if slots.cache.uniform:  # a graph leaves a state at its end only, and a wrong guess costs a step
         first = job.n_computed + 1
         del draft[next((i for i in range(len(draft)) if on_grid(first + i)), len(draft)) :]
+        if len(draft) < _FEWEST_OF_A_STATE:
+            draft.clear()
+            return
     longer = slots.allocation(job.sequence, 1 + len(draft))
     with_draft = [longer if a.slot == longer.slot else a for a in allocations]
     if slots.has_room(with_draft):

@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MAX_DRAFT", "Drafter"]
+__all__ = ["MAX_DRAFT", "NOT_A_TOKEN", "Drafter"]
 
 MAX_DRAFT = 15
 """The most tokens of a draft: with the next token, a step has 16 rows. More rows take as much longer as they save."""
+
+NOT_A_TOKEN = -1
+"""Stands for a row of a picture or a sound, which is never guessed."""
 
 _SAME = 2  # tokens that must be the same before a guess
 _MOST_SAME = 8  # tokens that are compared: of several places, those count that are alike for longest; then the latest
@@ -30,6 +33,9 @@ _LENGTHS = ((0.95, MAX_DRAFT), (0.8, 7), (0.6, 3), (0.3, 1))
 Chosen by simulation with benchmarks/drafting.py. With the next token, a step has 16, 8, 4 or 2 rows.
 """
 
+_MOST_TOKENS = 1 << 18  # that are kept and searched: the last ones
+_MOST_PLACES = 1 << 12  # with the same last token that are compared: the last ones
+
 Array = np.ndarray[Any, Any]
 
 
@@ -40,13 +46,18 @@ class Drafter:
     """
 
     def __init__(self, tokens: Sequence[int], predicted: Sequence[int] = ()) -> None:
-        self._tokens: Array = np.array([*predicted, *tokens], np.int32)
+        self._tokens: Array = np.array([*predicted, *tokens][-_MOST_TOKENS:], np.int32)
         self._n = len(self._tokens)
-        self._next = 0 if predicted else self._repeated()  # where the guess for the next token stands
+        whole = self._n == len(predicted) + len(tokens)
+        self._next = 0 if predicted and whole else self._repeated()  # where the guess for the next token stands
         self._rate = _FIRST_RATE  # of right guesses; also of those that no step computed
 
     def add(self, token: int) -> None:
         """Add the token that follows."""
+        if self._n >= 2 * _MOST_TOKENS:
+            gone = self._n - _MOST_TOKENS
+            self._tokens, self._n = self._tokens[gone:].copy(), _MOST_TOKENS
+            self._next = None if self._next is None or self._next < gone else self._next - gone
         if self._n == len(self._tokens):
             self._tokens = np.concatenate((self._tokens, np.empty(self._n // 2 + 64, np.int32)))
         self._tokens[self._n] = token
@@ -70,6 +81,8 @@ class Drafter:
             return []
         n = min(most, next((n for rate, n in _LENGTHS if self._rate >= rate), 0))
         found: list[int] = self._tokens[self._next : min(self._next + n, self._n)].tolist()
+        if NOT_A_TOKEN in found:
+            return found[: found.index(NOT_A_TOKEN)]
         for i in range(n - len(found)):  # the place is near the end: the text repeats what it has just begun to repeat
             found.append(found[i])
         return found
@@ -79,7 +92,7 @@ class Drafter:
         tokens, last = self._tokens, self._n - 1
         if last < _SAME:
             return None
-        ends = np.flatnonzero(tokens[_SAME - 1 : last] == tokens[last]) + _SAME - 1
+        ends = np.flatnonzero(tokens[_SAME - 1 : last] == tokens[last])[-_MOST_PLACES:] + _SAME - 1
         for i in range(1, _MOST_SAME):
             alike = ends[(ends >= i) & (tokens[ends - i] == tokens[last - i])]
             if not len(alike) and i < _SAME:

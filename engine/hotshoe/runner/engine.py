@@ -314,6 +314,8 @@ class Engine:
         except BaseException:
             with self.lock:
                 self._pipeline.abandon()
+                for job in self._jobs:
+                    job.sequence.draft = []  # if the step failed by one, the next step must not
             raise
         finally:
             self._pipeline.leave()
@@ -398,7 +400,8 @@ class Engine:
             return []
         with self.lock:
             events = self._pipeline.deliver(finished)
-            if finished.away < _SHORT_ABSENCE and any(chunk.n - chunk.drafted > 1 for chunk in finished.chunks):
+            starts = [start for start, _ in finished.parts]
+            if finished.away < _SHORT_ABSENCE and any(map(_reads_prompt, finished.chunks, starts)):
                 self._pace.learn(finished.parts, finished.seconds, built=finished.built)
             if notify:
                 self._changed.notify_all()
@@ -471,3 +474,9 @@ class Engine:
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("the model is closed", hint="load it again with hotshoe.load_model")
+
+
+def _reads_prompt(chunk: JobChunk, start: int) -> bool:
+    """Whether rows that a caller gave are computed, and not those of a text that is being written."""
+    n_given = chunk.job.sequence.n_given
+    return chunk.n - chunk.drafted > 1 and (n_given is None or start < n_given)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from hotshoe.kvcache.checkpoints import checkpoints
-from hotshoe.runner.drafting import Drafter
+from hotshoe.runner.drafting import NOT_A_TOKEN, Drafter
 from hotshoe.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:
@@ -92,6 +92,11 @@ class Job(Generic[R]):
     def ended(self) -> bool:
         """Whether the job is finished or has failed."""
         return self.error is not None or self.finished
+
+    @property
+    def failing(self) -> bool:
+        """Whether it has failed, or will have when what ``process`` kept is delivered."""
+        return self.error is not None
 
     @property
     def active(self) -> bool:
@@ -254,6 +259,7 @@ class Generation(Job[Token]):
         self._drafter: Drafter | None = None  # made with the first token
         self._processed: list[Sampled] = []  # tokens that are not delivered yet
         self._ending: FinishReason | None = None  # after these tokens
+        self._failure: Exception | None = None  # after these tokens
 
     @property
     def device_sampling(self) -> DeviceSampling | None:  # type: ignore[override]
@@ -262,6 +268,10 @@ class Generation(Job[Token]):
     @property
     def finished(self) -> bool:
         return self.finish is not None
+
+    @property
+    def failing(self) -> bool:
+        return self.error is not None or self._failure is not None
 
     @property
     def expects_more(self) -> bool:
@@ -283,7 +293,7 @@ class Generation(Job[Token]):
             self.n_cached, self.nearest = start, self.sequence.nearest
 
     def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
-        if self._processed or self._ending:  # of a step that was interrupted later: the sampler knows its tokens
+        if self._processed or self._ending or self._failure:  # of a step that was interrupted: the sampler knows them
             return
         draft = self.sequence.draft[: len(outputs[0]) - 1]
         try:
@@ -294,7 +304,7 @@ class Generation(Job[Token]):
                 if self._ending is not None or draft[i : i + 1] != [sampled.id]:
                     break
         except Exception as error:  # for its own reader, not for the thread that runs the step
-            self.error = error
+            self._failure = error
         self.n_drafted += len(draft)
         self.n_accepted += sum(guess == sampled.id for guess, sampled in zip(draft, self._processed, strict=False))
 
@@ -311,17 +321,19 @@ class Generation(Job[Token]):
             self._ending = "length"
 
     def deliver(self) -> list[Event]:
-        processed, self._processed = self._processed, []
-        ending, self._ending = self._ending, None
         if self.finish is not None:  # it was cancelled in the meantime
             return [Event(self, finish=self.finish, error=self.error)]
-        self.finish = ending
-        events = [self._deliver(sampled) for sampled in processed]
-        if ending is not None or self.error is not None:
+        events = []
+        while self._processed:  # each goes when it is published: an interrupt must not lose what the sampler accepted
+            events.append(self._deliver(self._processed[0]))
+            del self._processed[0]
+        self.finish, self.error = self._ending, self.error or self._failure
+        self._ending = self._failure = None
+        if self.ended:
             token = events.pop().token if events else None
-            events.append(Event(self, token, ending, self.error))
+            events.append(Event(self, token, self.finish, self.error))
         else:
-            self._guess([sampled.id for sampled in processed])
+            self._guess([event.token.sampled.id for event in events if event.token is not None])
         return events
 
     def _deliver(self, sampled: Sampled) -> Event:
@@ -338,7 +350,7 @@ class Generation(Job[Token]):
             return
         if self._drafter is None:
             before = self.sequence.items.rows[: -len(tokens)]
-            self._drafter = Drafter([row if isinstance(row, int) else -1 for row in before], self._predicted)
+            self._drafter = Drafter([row if isinstance(row, int) else NOT_A_TOKEN for row in before], self._predicted)
         for token in tokens:
             self._drafter.add(token)
         limit = self.sampler.params.max_tokens

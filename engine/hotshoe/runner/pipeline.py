@@ -223,8 +223,9 @@ class Pipeline:
             job.process(rows, run.sampling)
             row += n
             # A sampler has looked already. A model may exclude tokens by -inf, but not all of them.
-            if (job.error or not isinstance(job, Generation)) and not np.isfinite(rows[-1].max(axis=-1)).all():
-                job.error = job.error or self._not_finite()
+            if (job.failing or not isinstance(job, Generation)) and not np.isfinite(rows[-1].max(axis=-1)).all():
+                if not job.failing:
+                    job.error = self._not_finite()
                 damaged.append(job)
         begun, self._finished = max(run.begun, self._finished), time.perf_counter()
         built = self._forward.n_graphs_built != run.n_built

@@ -163,7 +163,7 @@ class Slots:
         spans = tuple(span for span in sequence.items.bidirectional if span[0] < start + n and start < span[1])
         encoded = tuple((entry.start, len(entry.span.array)) for entry in sequence.items.attended(start, n))
         written = sequence.n_given is not None and start >= sequence.n_given
-        return Allocation(slot.number, start, n, spans, encoded, passing=written)
+        return Allocation(slot.number, start, n, spans, encoded, written, guessed=n > sequence.n_pending)
 
     def has_room(self, allocations: Sequence[Allocation]) -> bool:
         """Whether the cache has room for these rows without a loss of others."""

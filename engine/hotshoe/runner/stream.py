@@ -61,7 +61,7 @@ class Completion:
     """Tokens that were guessed from what the text repeats, and computed with the next one: see ``max_draft``."""
 
     n_accepted: int = 0
-    """Guessed tokens that the sampler then chose: each saved a step."""
+    """Guessed tokens that the sampler then chose."""
 
     logprobs: list[Sampled] = field(default_factory=list)
     """One entry for each token, if ``SamplingParams.logprobs`` is set."""

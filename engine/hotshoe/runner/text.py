@@ -15,6 +15,7 @@ from hotshoe.kvcache import make_cache
 from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.media import AUDIO, IMAGE
 from hotshoe.runner.base import LoadedModel, ModelParts, T
+from hotshoe.runner.batch_invariance import is_batch_invariant
 from hotshoe.runner.drafting import MAX_DRAFT
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
@@ -98,8 +99,8 @@ class TextModel(LoadedModel):
             message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
-        safe = self.backend.cache_config().reads_lists  # a row's result does not depend on others: see max_draft
-        self._max_draft = (MAX_DRAFT if safe else 0) if params.max_draft is None else params.max_draft
+        default = MAX_DRAFT if is_batch_invariant(parts, self._cache) else 0
+        self._max_draft = default if params.max_draft is None else params.max_draft
         if parts.towers:
             from hotshoe.runner.media_encoder import make_encoders  # few models have one
 
@@ -299,8 +300,8 @@ class TextModel(LoadedModel):
     ) -> Stream:
         """Continue a prompt piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``.
 
-        prediction: a text that the result may repeat, at least in parts, such as an older version of a file. It makes
-        the result faster and does not change it. No effect with ``max_draft=0``: see docs/python.md.
+        prediction: a text that the result may repeat, at least in parts, such as an older version of a file, which
+        makes it faster. What ``max_draft`` says in docs/python.md applies; with 0, a prediction has no effect.
         skip_special: leave special tokens, such as those around a call of a tool, out of the text. The other arguments
         and errors are those of ``generate``. Nothing is computed before the first piece is read.
         """
@@ -334,9 +335,7 @@ class TextModel(LoadedModel):
         sampler.observe(sequence.ids)
         stops = self.tokenizer.stop_ids | frozenset(full.stop_tokens)
         predicted = [] if prediction is None else self.tokenizer.encode(prediction, add_special=False)
-        max_draft = self._max_draft
-        if predicted and self.params.max_draft is None:
-            max_draft = MAX_DRAFT
+        max_draft = MAX_DRAFT if predicted and self.params.max_draft is None else self._max_draft
         generation = Generation(sequence, sampler, stops, max_draft=max_draft, predicted=predicted)
         return Stream(self.engine, generation, self.tokenizer, skip_special)
 

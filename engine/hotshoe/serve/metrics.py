@@ -27,7 +27,7 @@ class Metrics:
         self._cached = self._counter("cached_tokens", "Tokens of prompts that the cache had already")
         self._generated = self._counter("generated_tokens", "Tokens that were written")
         self._drafted = self._counter("drafted_tokens", "Tokens that were guessed and computed")
-        self._accepted = self._counter("accepted_tokens", "Guessed tokens that were right: each saved a step")
+        self._accepted = self._counter("accepted_tokens", "Guessed tokens that were right")
         self._first = self._histogram("first_token_seconds", "Seconds from a request to its first token")
         self._token = self._histogram("token_seconds", "Mean seconds for a token after the first, by request")
         self._whole = self._histogram("request_seconds", "Seconds from a request to its end")
