@@ -183,10 +183,8 @@ def run_of(prompt: Sequence[int], text: Sequence[int], costs: Sequence[float]) -
     drafter, done, seconds, n_drafted, n_accepted = drafting.Drafter(prompt), 0, 0.0, 0, 0
     while done < len(text):
         draft = drafter.draft(min(drafting.MAX_DRAFT, len(text) - done - 1)) if done else []
-        rows = 1 << (1 + len(draft)).bit_length() - 1  # as the scheduler does
-        draft = draft[: rows - 1]
         right = next((i for i, token in enumerate(draft) if token != text[done + i]), len(draft))
-        seconds += costs[rows.bit_length() - 1]
+        seconds += float(np.interp(1 + len(draft), (1, 2, 4, 8, 16), costs))
         n_drafted, n_accepted = n_drafted + len(draft), n_accepted + right
         for token in text[done : done + right + 1]:
             drafter.add(token)

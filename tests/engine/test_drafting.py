@@ -271,7 +271,7 @@ def test_what_is_predicted_is_guessed() -> None:
         text = rig.generation(prompt, 16, max_draft=MAX_DRAFT, predicted=predicted)
         assert rig.read(text) == prediction[:16]
         graphs.append(rig.forward.graphs)
-    assert graphs[:2] == [[4, *[1] * 15], [4, 4, 8, 2, 1]]
+    assert graphs[:2] == [[4, *[1] * 15], [4, 4, 8, 3]]
     assert 5 < len(graphs[2]) < 12
 
 

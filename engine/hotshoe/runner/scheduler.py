@@ -65,6 +65,7 @@ P = TypeVar("P", bound=Pending)
 
 _MANY = 3  # prompts: fewer may get half of a step's time
 _MOST_SKIPPED = 3  # steps that serve others before the prompt that came first
+_LEAST_DRAFT = ((6, 7), (4, 3))  # with so many texts a row costs much of a token: only good guesses pay
 _MOST_WITH_DRAFTS = 16  # rows of decoding jobs and their guessed tokens: each further one costs as much as it may save
 
 
@@ -120,7 +121,8 @@ def schedule(
             prompts = []
     most = limits.n_batch - bool(prompts)
     del decoding[most:]
-    drafted = _drafted([job.n_draft for job in decoding], min(most, limits.n_ubatch), limits.uniform)
+    wanted = [job.n_draft for job in decoding]
+    drafted = _drafted(wanted, min(most, limits.n_ubatch), limits.uniform, limits.per_octave)
     done = len(decoding) + sum(drafted)
     left = limits.n_batch - done
     if allowance is not None:
@@ -146,15 +148,17 @@ def schedule(
     return _graphs(shares, limits)
 
 
-def _drafted(wanted: Sequence[int], most: int, uniform: bool) -> list[int]:
+def _drafted(wanted: Sequence[int], most: int, uniform: bool, per_octave: int) -> list[int]:
     """Return how many guessed tokens of each decoding job are computed, of those ``wanted``.
 
-    most: rows of the step's first graph. All these rows together are a power of two: few different graphs are needed.
+    most: rows of the step's first graph. All these rows together are a round number: few different graphs are needed.
     uniform: only a single job gets guesses, as jobs with other numbers of rows would need a graph each, which reads all
     weights.
     """
     n = len(wanted)
     room = min(most, _MOST_WITH_DRAFTS) - n
+    least = next((least for texts, least in _LEAST_DRAFT if n >= texts), 1)
+    wanted = [count if count >= least else 0 for count in wanted]
     drafting = sum(map(bool, wanted))
     if room <= 0 or not drafting or (uniform and n > 1):
         return [0] * n
@@ -164,7 +168,7 @@ def _drafted(wanted: Sequence[int], most: int, uniform: bool) -> list[int]:
         counts.append(min(count, share, room))
         room -= counts[-1]
     total = n + sum(counts)
-    for _ in range(total - max(n, round_down(total, 1))):
+    for _ in range(total - max(n, round_down(total, min(4, per_octave)))):
         counts[counts.index(max(counts))] -= 1
     return counts
 
