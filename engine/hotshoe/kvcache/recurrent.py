@@ -31,8 +31,8 @@ class RecurrentCache:
     """The states of ``n_sequences`` sequences, and checkpoints: their states after earlier tokens.
 
     Checkpoints take ``checkpoint_bytes``, or the room of three for each sequence if that is more. The current states of
-    more sequences may take their place. spec: one entry for each layer; parts other than RecurrentSpec get None as
-    their view. Raises InsufficientMemoryError.
+    more sequences may take their place. One more state serves guessed tokens. spec: one entry for each layer; parts
+    other than RecurrentSpec get None as their view. Raises InsufficientMemoryError.
     """
 
     uniform = True
@@ -52,14 +52,14 @@ class RecurrentCache:
         self._spec = spec
         self._layers = {i: s for i, s in parts_of(spec).items() if isinstance(s, RecurrentSpec)}
         row = 4 * sum(s.n_elements for s in self._layers.values())
-        n = n_sequences + max(n_sequences * _FEWEST, min(MAX_SEQUENCES, checkpoint_bytes // row))
-        self.rows = Rows(n, first=1)  # row 0 stays zero, for sequences that start
+        n = n_sequences + max(n_sequences * _FEWEST + 1, min(MAX_SEQUENCES, checkpoint_bytes // row))
+        self.rows = Rows(n - 1, first=1)  # and one for guesses. Row 0 stays zero, for sequences that start
         self._made: list[Tensor] = []
         self._states: dict[Part, dict[str, Tensor]] = {}
         try:
             for i, s in self._layers.items():
                 self._states[i] = {
-                    name: self._make((n + 2, math.prod(shape)), f"cache.{i}.{name}", i.layer)
+                    name: self._make((n + 1, math.prod(shape)), f"cache.{i}.{name}", i.layer)
                     for name, shape in s.states.items()
                 }
         except BaseException:

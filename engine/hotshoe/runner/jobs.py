@@ -349,7 +349,8 @@ class Generation(Job[Token]):
         if not self._max_draft:
             return
         if self._drafter is None:
-            before = self.sequence.items.rows[: -len(tokens)]
+            rows = self.sequence.items.rows
+            before = rows[: len(rows) - len(tokens)]
             self._drafter = Drafter([row if isinstance(row, int) else NOT_A_TOKEN for row in before], self._predicted)
         for token in tokens:
             self._drafter.add(token)
