@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["attach_jobs_that_fit"]
 
-_FEWEST_OF_A_STATE = 3  # guesses that are computed together where a wrong one costs a step
+_FEWEST_OF_A_STATE = 7  # guesses that are computed together where a wrong one costs a step: only good ones pay
 _MOST_OVERTAKING = 16  # jobs that came later and may begin before one that does not fit into the cache
 
 
