@@ -1,7 +1,7 @@
 """How much faster guessed tokens make a text that repeats what it has read, and what they cost one that does not.
 
     python benchmarks/drafting.py MODEL.gguf [--rounds 5] [--threads N] [--tokens N]
-    python benchmarks/drafting.py MODEL.gguf --llama-server PATH
+    python benchmarks/drafting.py MODEL.gguf --llama-server PATH [--rounds 5] [--threads 2] [--tokens 400]
     python benchmarks/drafting.py MODEL.gguf --history COMMIT [--costs 1,1.13,1.5,2.06,3.1]
 
 Without an option: the model writes a source file of hotshoe with some changes. Once it has read the file ("edit"), once
@@ -20,11 +20,9 @@ of the 400 commits up to this one. The model's file gives only the tokenizer. --
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
+import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from serve import free_port
+from serve import Server, free_port
+from vocabulary import shown
 
 import hotshoe
 from hotshoe.runner import drafting
@@ -43,9 +42,11 @@ from hotshoe_core.gguf import GGUFFile
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "engine" / "hotshoe" / "runner" / "pace.py"
 CHANGES = (("per_pair", "per_attended"), ("Pace", "Speed"), ("    rows = pairs = 0.0\n", ""))
+COSTS = "1,1.13,1.5,2.06,3.1"
 GUESSING = ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
-LENGTHS: dict[str, tuple[tuple[float, int], ...]] = {
-    "as it is": drafting._LENGTHS,
+Lengths = tuple[tuple[float, int], ...]
+LENGTHS: dict[str, Lengths] = {
+    "as it is": drafting.LENGTHS,
     "at most 7": ((0.8, 7), (0.5, 3), (0.25, 1)),
     "always 3": ((0.0, 3),),
     "always 7": ((0.0, 7),),
@@ -105,7 +106,7 @@ def compare(path: Path, rounds: int, threads: int | None, n_tokens: int | None) 
         last = done[drafting.MAX_DRAFT]
         steps = len(last.tokens) - last.n_accepted
         print(
-            f"{path.name}, {kind}: {shown(plain)} tokens/s, with guesses {shown(guessed)}, "
+            f"{path.name}, {kind}: {shown(plain, 1)} tokens/s, with guesses {shown(guessed, 1)}, "
             f"ratio {shown([b / a for a, b in zip(plain, guessed, strict=True)], 2)}; {len(last.tokens)} tokens, "
             f"{len(last.tokens) / steps:.2f} a step, {last.n_accepted} of {last.n_drafted} guesses right",
             flush=True,
@@ -114,48 +115,33 @@ def compare(path: Path, rounds: int, threads: int | None, n_tokens: int | None) 
         model.close()
 
 
-def compare_servers(path: Path, rounds: int, threads: int, llama_server: Path) -> None:
+async def compare_servers(path: Path, rounds: int, threads: int, n_tokens: int, llama_server: Path) -> None:
     old, _ = texts()
-    body = {"prompt": f"```\n{old}\n```\nThe same file again:\n```\n{old[:300]}", "n_predict": 400, "temperature": 0}
-    ours = [str(Path(sys.executable).with_name("hotshoe")), "serve", str(path), "--device", "cpu", "--ctx", "8192"]
+    prompt = f"```\n{old}\n```\nThe same file again:\n```\n{old[:300]}"
+    body = {"prompt": prompt, "n_predict": n_tokens, "temperature": 0}
+    ours = [sys.executable, "-m", "hotshoe", "serve", f"m={path}", "--device", "cpu", "--ctx", "8192"]
     ours += ["--threads", str(threads)]
     theirs = [str(llama_server), "-m", str(path), "-t", str(threads), "-c", "8192", "-np", "1"]
     commands = {"hotshoe, --max-draft 0": [*ours, "--max-draft", "0"], "hotshoe": ours, "llama.cpp": theirs}
     commands |= {f"llama.cpp, {kind}": [*theirs, "--spec-type", kind] for kind in GUESSING}
     speeds: dict[str, list[float]] = {name: [] for name in commands}
-    ports = {name: free_port() for name in commands}
-    environment = os.environ | {"LD_LIBRARY_PATH": str(llama_server.parent)}
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    running = [
-        subprocess.Popen([*command, "--port", str(ports[name])], env=environment, **quiet)
-        for name, command in commands.items()
-    ]
+    servers = [Server(name, [*command, "--port", str(port := free_port())], port) for name, command in commands.items()]
     try:
-        for name, port in ports.items():
-            wait_for(name, port)
-        for i in range(rounds + 1):
-            for name, port in ports.items():
-                answer = httpx.post(f"http://127.0.0.1:{port}/completion", json=body, timeout=600).json()
-                if i:
-                    speeds[name].append(answer["timings"]["predicted_per_second"])
+        async with httpx.AsyncClient(timeout=600) as client:
+            for server in servers:
+                await server.start(client)
+            for i in range(rounds + 1):
+                for server in servers:
+                    answer = await client.post(f"{server.url}/completion", json=body)
+                    if i:
+                        speeds[server.name].append(answer.json()["timings"]["predicted_per_second"])
     finally:
-        for process in running:
-            process.kill()
-            process.wait()
+        for server in servers:
+            server.process.kill()
+            server.process.wait()
     for name, values in speeds.items():
         ratios = [a / b for a, b in zip(speeds["hotshoe"], values, strict=True)]
-        print(f"{path.name}, {name}: {shown(values)} tokens/s, hotshoe's is {shown(ratios, 2)} times as much")
-
-
-def wait_for(name: str, port: int) -> None:
-    for _ in range(300):
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.5)
-    sys.exit(f"{name} did not start")
+        print(f"{path.name}, {name}: {shown(values, 1)} tokens/s, hotshoe's is {shown(ratios, 2)} times as much")
 
 
 def simulate(path: Path, last: str, costs: Sequence[float]) -> None:
@@ -167,9 +153,8 @@ def simulate(path: Path, last: str, costs: Sequence[float]) -> None:
     pairs = [(tokenizer.encode(old), tokenizer.encode(new)) for old, new in changed_files(last)]
     print(f"{len(pairs)} files of {sum(len(new) for _, new in pairs):,} tokens, cost of 1, 2, 4, 8, 16 rows: {costs}")
     for name, lengths in LENGTHS.items():
-        drafting._LENGTHS = lengths
         for kind in ("edit", "new"):
-            runs = [run_of(old if kind == "edit" else [], new, costs) for old, new in pairs]
+            runs = [run_of(old if kind == "edit" else [], new, costs, lengths) for old, new in pairs]
             n, seconds, n_drafted, n_accepted = (sum(column) for column in zip(*runs, strict=True))
             slowest = min(run[0] / run[1] for run in runs)
             print(
@@ -178,9 +163,12 @@ def simulate(path: Path, last: str, costs: Sequence[float]) -> None:
             )
 
 
-def run_of(prompt: Sequence[int], text: Sequence[int], costs: Sequence[float]) -> tuple[int, float, int, int]:
+def run_of(
+    prompt: Sequence[int], text: Sequence[int], costs: Sequence[float], lengths: Lengths
+) -> tuple[int, float, int, int]:
     """Return tokens, time, guesses and right guesses of a text."""
-    drafter, done, seconds, n_drafted, n_accepted = drafting.Drafter(prompt), 0, 0.0, 0, 0
+    drafter = drafting.Drafter(prompt, lengths=lengths)
+    done, seconds, n_drafted, n_accepted = 0, 0.0, 0, 0
     while done < len(text):
         draft = drafter.draft(min(drafting.MAX_DRAFT, len(text) - done - 1)) if done else []
         right = next((i for i, token in enumerate(draft) if token != text[done + i]), len(draft))
@@ -207,26 +195,27 @@ def git(*args: str) -> str:
     return subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def shown(values: Sequence[float], digits: int = 1) -> str:
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--tokens", type=int, help="written by the model; default: the whole file")
+    parser.add_argument("--tokens", type=int, help="written by the model")
     parser.add_argument("--llama-server", type=Path, metavar="PATH")
     parser.add_argument("--history", metavar="COMMIT")
-    parser.add_argument("--costs", default="1,1.13,1.5,2.06,3.1")
-    args = parser.parse_args()
+    parser.add_argument("--costs")
+    args = parser.parse_args(arguments)
+    if args.history and (args.rounds or args.threads or args.tokens or args.llama_server):
+        parser.error("--history simulates: of the other options it takes only --costs")
+    if args.costs and not args.history:
+        parser.error("--costs is for --history")
     if args.history:
-        simulate(args.file, args.history, [float(cost) for cost in args.costs.split(",")])
+        simulate(args.file, args.history, [float(cost) for cost in (args.costs or COSTS).split(",")])
     elif args.llama_server:
-        compare_servers(args.file, args.rounds, args.threads or 2, args.llama_server)
+        rounds, threads, n_tokens = args.rounds or 5, args.threads or 2, args.tokens or 400
+        asyncio.run(compare_servers(args.file, rounds, threads, n_tokens, args.llama_server))
     else:
-        compare(args.file, args.rounds, args.threads, args.tokens)
+        compare(args.file, args.rounds or 5, args.threads, args.tokens)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import hotshoe
-from benchmarks import embed, generate, gpu, pictures, synthetic, vocabulary
+from benchmarks import drafting, embed, generate, gpu, pictures, synthetic, vocabulary
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe_core.gguf import GGUFFile
+from tests.support.smollm2 import require_smollm2
 from tools.record_mixes import NARROW
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -397,3 +398,27 @@ def test_the_host_is_measured_over_a_device_that_computes_nothing() -> None:
     ]
     assert found["prompt of 8,192, first"].endswith(" new graphs")
     assert found["prompt of 8,192, again"].endswith(" ms, 0 new graphs")
+
+
+def test_drafting_writes_what_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = drafting.texts()
+    assert all(before in old and before not in new for before, _ in drafting.CHANGES)
+    drafting.main([str(require_smollm2()), "--rounds", "1", "--tokens", "60"])
+    edit, fresh = capsys.readouterr().out.splitlines()
+    assert ", edit: " in edit
+    assert ", new: " in fresh
+    assert all("; 60 tokens, " in line for line in (edit, fresh))
+
+
+def test_drafting_counts_time_and_guesses() -> None:
+    text, always = list(range(20)), ((0.0, 3),)
+    assert drafting.run_of([], text, (1, 2, 4, 8, 16), always) == (20, 20, 0, 0)  # nothing is repeated
+    # one token, one with which a pair is known, then 4 in each step: 1 + 1 + 4 * 4 + 2 tokens
+    assert drafting.run_of(text, text, (1, 2, 4, 8, 16), always) == (20, 1 + 1 + 4 * 4 + 2, 13, 13)
+
+
+@pytest.mark.parametrize("options", [("--history", "HEAD", "--rounds", "3"), ("--costs", "1,2")])
+def test_drafting_refuses_options_without_effect(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        drafting.main(["x.gguf", *options])
+    assert "--history" in capsys.readouterr().err

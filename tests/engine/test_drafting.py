@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.runner.batch_invariance import _is_large
+import hotshoe
 from hotshoe.runner.drafting import MAX_DRAFT, NOT_A_TOKEN, Drafter
 from hotshoe.runner.jobs import Generation
 from hotshoe.sampling import Sampler, SamplingParams
-from hotshoe_core import DType
+from hotshoe_core import BackendParams, DType
+from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.errors import GrammarError, InputTypeError, ModelError, SamplingError
-from hotshoe_core.gguf import TensorInfo
 from tests.support.as_f16 import as_f16
 from tests.support.engine_rig import N_VOCAB, Rig, expected
 from tests.support.text_models import load
@@ -374,14 +374,29 @@ def test_there_are_no_guesses_where_they_could_change_a_text(tmp_path: Path) -> 
         with load(path, "cpu", kv_dtype="f16", n_ctx=256, **options) as model:
             return model.generate("And the king said, And the king said, And the", max_tokens=30, seed=1).n_drafted
 
-    large = as_f16(VERSE, tmp_path / "f16.gguf")
+    half = as_f16(VERSE, tmp_path / "f16.gguf")
     assert n_drafted(VERSE) > 0
-    assert n_drafted(large) > 0  # none of its matrices has more than 4 Mi elements
-    assert n_drafted(VERSE, flash_attention="on") == n_drafted(large, matmul_precision="bf16") == 0
+    assert n_drafted(half) > 0  # none of its matrices is large
+    assert n_drafted(VERSE, flash_attention="on") == n_drafted(VERSE, repack=False) == 0
+    assert n_drafted(half, matmul_precision="bf16") == n_drafted(VERSE, repack="engine") == 0
     assert n_drafted(VERSE, flash_attention="on", max_draft=7) > 0
-    assert _is_large(TensorInfo("x", (2049, 2048), DType.F16, 0, 0))
-    assert not _is_large(TensorInfo("x", (2048, 2048), DType.F16, 0, 0))
-    assert not _is_large(TensorInfo("x", (4096, 4096), DType.Q8_0, 0, 0))
+
+
+def test_a_large_matrix_is_not_batch_invariant() -> None:
+    """If it is not quantized: ggml multiplies one row in another order than several."""
+
+    def is_invariant(dtype: DType, n: int, uses: tuple[str, ...] = ("linear",)) -> bool:
+        data = np.zeros(dtype.nbytes((n, 2048)), np.uint8)
+        with hotshoe.load_all().open("cpu", BackendParams(allocate=False)) as backend:
+            backend.load([WeightData("w", (n, 2048), dtype, data, uses)])
+            return backend.batch_invariant
+
+    assert is_invariant(DType.F16, 2048)
+    assert not is_invariant(DType.F16, 2049)
+    assert is_invariant(DType.F16, 2049, ("take",))
+    assert not is_invariant(DType.F16, 2049, ("take", "linear"))
+    assert is_invariant(DType.Q8_0, 4096)
+    assert is_invariant(DType.Q8_0, 4096, ("take", "linear"))
 
 
 def test_a_prediction_is_for_one_prompt() -> None:

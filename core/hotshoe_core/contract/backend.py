@@ -295,6 +295,13 @@ class Backend(ABC):
     The conformance kit then accepts larger errors: see ``OpConformance.tolerance``.
     """
 
+    batch_invariant: bool = False
+    """Whether a row has the same bits whatever rows are computed with it, with all weights that were loaded.
+
+    A text is then the same alone and among others, and hotshoe guesses tokens by default: see ``max_draft``. Set it
+    only if products, attention and all else add up in an order that does not depend on the number of rows.
+    """
+
     independent: bool = True
     """Whether it may compute while another backend of the process computes, in another thread."""
 

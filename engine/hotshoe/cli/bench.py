@@ -73,7 +73,6 @@ _TEXT_OPTIONS = {
     "prefix_memory": None,
     "prefix_disk": None,
     "prefix_folder": None,
-    "max_draft": None,
 }
 """Options of text models, which an embedding model does not take, and their defaults."""
 
@@ -116,7 +115,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         help="print what the backend chose by timing its products, such as how weights are prefetched",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every repetition")
-    add_runner_options(parser, context=False, sequences=False)
+    add_runner_options(parser, context=False, sequences=False, drafts=False)
     add_backend_options(parser)
     parser.set_defaults(run=run)
 

@@ -166,10 +166,13 @@ def _layers(text: str) -> tuple[str, ...]:
     return tuple(devices[i] for i in range(len(devices)))
 
 
-def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True, sequences: bool = True) -> None:
+def add_runner_options(
+    parser: argparse.ArgumentParser, *, context: bool = True, sequences: bool = True, drafts: bool = True
+) -> None:
     """Add the options for context and cache.
 
-    context, sequences: whether to add --ctx and --sequences, for commands that set them in another way.
+    context, sequences: whether to add --ctx and --sequences, for commands that set them in another way. drafts: whether
+    to add --max-draft, for commands by which the model writes.
     """
     group = parser.add_argument_group("context and cache")
     if context:
@@ -221,13 +224,14 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
         metavar="FOLDER",
         help="where: files that hold the tokens of prompts. Default in serve: prefixes in hotshoe's cache folder",
     )
-    group.add_argument(
-        "--max-draft",
-        type=int,
-        metavar="N",
-        help="at most so many guessed tokens are computed with the next one, where a text repeats itself; "
-        "default: 15 for most models on a CPU, 0 (none) where guesses could change a text",
-    )
+    if drafts:
+        group.add_argument(
+            "--max-draft",
+            type=int,
+            metavar="N",
+            help="at most so many guessed tokens are computed with the next one, where a text repeats itself; "
+            "default: 15 for most models on a CPU, 0 (none) where guesses could change a text",
+        )
     if sequences:
         group.add_argument(
             "--sequences",

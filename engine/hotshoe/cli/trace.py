@@ -30,7 +30,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         required=True,
         help="the file to write: statistics of each node as JSON Lines; with all numbers if its name ends in .npz",
     )
-    add_runner_options(parser, context=False, sequences=False)
+    add_runner_options(parser, context=False, sequences=False, drafts=False)
     add_backend_options(parser)
     parser.set_defaults(run=run)
 

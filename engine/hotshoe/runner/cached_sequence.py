@@ -42,6 +42,10 @@ class CachedSequence:
         rows = self.items.rows[start : start + n]
         return [*rows, *self.draft[: n - len(rows)]] if rows and len(rows) < n else rows
 
+    def has_written(self, position: int) -> bool:
+        """Whether the model has written the row at this position, or will. Otherwise a caller gave it."""
+        return self.n_given is not None and position >= self.n_given
+
     @property
     def n_pending(self) -> int:
         """The number of rows that are still to be computed."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MAX_DRAFT", "NOT_A_TOKEN", "Drafter"]
+__all__ = ["LENGTHS", "MAX_DRAFT", "NOT_A_TOKEN", "Drafter"]
 
 MAX_DRAFT = 15
 """The most tokens of a draft: with the next token, a step has 16 rows. More rows take as much longer as they save."""
@@ -27,7 +27,7 @@ _SAME = 2  # tokens that must be the same before a guess
 _MOST_SAME = 8  # tokens that are compared: of several places, those count that are alike for longest; then the latest
 _WEIGHT = 0.15  # of the last guess in the rate of right ones
 _FIRST_RATE = 0.6
-_LENGTHS = ((0.95, MAX_DRAFT), (0.8, 7), (0.6, 3), (0.3, 1))
+LENGTHS = ((0.95, MAX_DRAFT), (0.8, 7), (0.6, 3), (0.3, 1))
 """From what rate of right guesses on a draft has how many tokens.
 
 Chosen by simulation with benchmarks/drafting.py. With the next token, a step has 16, 8, 4 or 2 rows.
@@ -42,10 +42,16 @@ Array = np.ndarray[Any, Any]
 class Drafter:
     """The tokens of one text, and the earlier place that it repeats at the moment, if there is one.
 
-    predicted: what may follow the tokens.
+    predicted: what may follow the tokens. lengths: see LENGTHS.
     """
 
-    def __init__(self, tokens: Sequence[int], predicted: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokens: Sequence[int],
+        predicted: Sequence[int] = (),
+        lengths: Sequence[tuple[float, int]] = LENGTHS,
+    ) -> None:
+        self._lengths = lengths
         self._tokens: Array = np.array([*predicted, *tokens][-_MOST_TOKENS:], np.int32)
         self._n = len(self._tokens)
         whole = self._n == len(predicted) + len(tokens)
@@ -73,13 +79,13 @@ class Drafter:
     @property
     def guesses(self) -> bool:
         """Whether ``draft`` has a guess."""
-        return self._next is not None and self._rate >= _LENGTHS[-1][0]
+        return self._next is not None and self._rate >= self._lengths[-1][0]
 
     def draft(self, most: int) -> list[int]:
         """Return the tokens that are guessed to follow, at most ``most``; none without a good guess."""
         if self._next is None:
             return []
-        n = min(most, next((n for rate, n in _LENGTHS if self._rate >= rate), 0))
+        n = min(most, next((n for rate, n in self._lengths if self._rate >= rate), 0))
         found: list[int] = self._tokens[self._next : min(self._next + n, self._n)].tolist()
         if NOT_A_TOKEN in found:
             return found[: found.index(NOT_A_TOKEN)]

@@ -314,8 +314,6 @@ class Engine:
         except BaseException:
             with self.lock:
                 self._pipeline.abandon()
-                for job in self._jobs:
-                    job.sequence.draft = []  # if the step failed by one, the next step must not
             raise
         finally:
             self._pipeline.leave()
@@ -478,5 +476,4 @@ class Engine:
 
 def _reads_prompt(chunk: JobChunk, start: int) -> bool:
     """Whether rows that a caller gave are computed, and not those of a text that is being written."""
-    n_given = chunk.job.sequence.n_given
-    return chunk.n - chunk.drafted > 1 and (n_given is None or start < n_given)
+    return chunk.n - chunk.drafted > 1 and not chunk.job.sequence.has_written(start)

@@ -258,6 +258,7 @@ class Generation(Job[Token]):
         self._predicted = predicted
         self._drafter: Drafter | None = None  # made with the first token
         self._processed: list[Sampled] = []  # tokens that are not delivered yet
+        self._draft: list[int] = []  # guessed to follow these
         self._ending: FinishReason | None = None  # after these tokens
         self._failure: Exception | None = None  # after these tokens
 
@@ -307,6 +308,7 @@ class Generation(Job[Token]):
             self._failure = error
         self.n_drafted += len(draft)
         self.n_accepted += sum(guess == sampled.id for guess, sampled in zip(draft, self._processed, strict=False))
+        self._draft = [] if self._ending or self._failure else self._guess()
 
     def _accept(self, sampled: Sampled) -> None:
         if sampled.id in self.stops:
@@ -327,13 +329,12 @@ class Generation(Job[Token]):
         while self._processed:  # each goes when it is published: an interrupt must not lose what the sampler accepted
             events.append(self._deliver(self._processed[0]))
             del self._processed[0]
+        self.sequence.draft = self._draft
         self.finish, self.error = self._ending, self.error or self._failure
         self._ending = self._failure = None
         if self.ended:
             token = events.pop().token if events else None
             events.append(Event(self, token, self.finish, self.error))
-        else:
-            self._guess([event.token.sampled.id for event in events if event.token is not None])
         return events
 
     def _deliver(self, sampled: Sampled) -> Event:
@@ -344,19 +345,17 @@ class Generation(Job[Token]):
         self.sequence.items.extend((sampled.id,))
         return Event(self, token)
 
-    def _guess(self, tokens: list[int]) -> None:
-        """Guess the tokens that follow these."""
+    def _guess(self) -> list[int]:
+        """Guess the tokens that follow those just processed."""
         if not self._max_draft:
-            return
+            return []
         if self._drafter is None:
             rows = self.sequence.items.rows
-            before = rows[: len(rows) - len(tokens)]
-            self._drafter = Drafter([row if isinstance(row, int) else NOT_A_TOKEN for row in before], self._predicted)
-        for token in tokens:
-            self._drafter.add(token)
-        limit = self.sampler.params.max_tokens
-        most = self._max_draft if limit is None else min(self._max_draft, limit - self.n_tokens - 1)
-        self.sequence.draft = self._drafter.draft(most)
+            self._drafter = Drafter([row if isinstance(row, int) else NOT_A_TOKEN for row in rows], self._predicted)
+        for sampled in self._processed:
+            self._drafter.add(sampled.id)
+        limit, n = self.sampler.params.max_tokens, self.n_tokens + len(self._processed)
+        return self._drafter.draft(self._max_draft if limit is None else min(self._max_draft, limit - n - 1))
 
 
 def stacked(rows: Sequence[Array]) -> Array:

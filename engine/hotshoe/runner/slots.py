@@ -162,8 +162,8 @@ class Slots:
         start = sequence.n_computed
         spans = tuple(span for span in sequence.items.bidirectional if span[0] < start + n and start < span[1])
         encoded = tuple((entry.start, len(entry.span.array)) for entry in sequence.items.attended(start, n))
-        written = sequence.n_given is not None and start >= sequence.n_given
-        return Allocation(slot.number, start, n, spans, encoded, written, guessed=n > sequence.n_pending)
+        written, guessed = sequence.has_written(start), n > sequence.n_pending
+        return Allocation(slot.number, start, n, spans, encoded, written, guessed)
 
     def has_room(self, allocations: Sequence[Allocation]) -> bool:
         """Whether the cache has room for these rows without a loss of others."""
@@ -260,6 +260,7 @@ class Slots:
             self._trim(slot, n)
             if owner is not None:
                 owner.n_computed = min(owner.n_computed, n)
+                owner.draft = []  # if the graph failed by it, the next one must not
             slot.pending = []
         for slot in busy:
             slot.busy = False

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
-from hotshoe.kvcache import make_cache
+from hotshoe.kvcache import cross_part, make_cache
 from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.media import AUDIO, IMAGE
 from hotshoe.runner.base import LoadedModel, ModelParts, T
-from hotshoe.runner.batch_invariance import is_batch_invariant
 from hotshoe.runner.drafting import MAX_DRAFT
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
@@ -99,8 +98,8 @@ class TextModel(LoadedModel):
             message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
-        default = MAX_DRAFT if is_batch_invariant(parts, self._cache) else 0
-        self._max_draft = default if params.max_draft is None else params.max_draft
+        exact = self.backend.batch_invariant and cross_part(self._cache) is None  # that attention has a mask
+        self._max_draft = (MAX_DRAFT if exact else 0) if params.max_draft is None else params.max_draft
         if parts.towers:
             from hotshoe.runner.media_encoder import make_encoders  # few models have one
 

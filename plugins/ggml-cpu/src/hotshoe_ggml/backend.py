@@ -52,6 +52,8 @@ class GgmlBackend(Backend):
             self.honours = self.honours | {"matmul_precision"}
         self.rounds_to_bf16 = self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours
         self.fast_math = any(unit.fast_math for unit in self.units)
+        exact = self.params.repack is True and not self.rounds_to_bf16
+        self.batch_invariant = exact and len(self.units) == 1 and self.units[0].reads_lists
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
         self._stored: dict[Tensor, tuple[str, Stored]] = {}  # device and memory
         self._executables: set[GgmlExecutable] = set()
@@ -92,6 +94,7 @@ class GgmlBackend(Backend):
                     raise self._insufficient(e.device or unit.name, "weights", e.size, e.layer) from None
                 raise
             self._placement = placement
+            self.batch_invariant = self.batch_invariant and all(map(self.units[0].is_batch_invariant, weights))
             loaded = {}
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)

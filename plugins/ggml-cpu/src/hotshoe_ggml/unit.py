@@ -118,6 +118,10 @@ class Unit:
         """Whether ``pack`` should pack this weight: its products are faster then."""
         return False
 
+    def is_batch_invariant(self, weight: WeightData) -> bool:
+        """Whether products with this weight, if it is packed where possible, have the same bits for any rows."""
+        return False
+
     def pack(self, weights: Sequence[WeightData], *, dry: bool, meter: Meter) -> Sequence[PackedLayout]:
         """Load these weights, and pack them for the unit's kernels.
 
