@@ -26,7 +26,6 @@ from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_ggml.cpu.prefetching import force_prefetching, prefetching
 from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.memory.host import zeros
-from hotshoe_ggml.memory.layouts import PRODUCTS
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_ggml.unit import Unit
@@ -102,9 +101,13 @@ class CpuUnit(Unit):
         return pack_format(weight, bf16=self._bf16) is not None
 
     def is_batch_invariant(self, weight: WeightData) -> bool:
-        # ggml's products may not be. Those with a matrix of each head are computed with two rows or more: see linear()
-        product = PRODUCTS.get(len(weight.shape))
-        return product not in weight.uses or self.packs(dataclasses.replace(weight, uses=(product,)))
+        # ggml's products with one matrix may add up one row in another order than several. Those with experts compute
+        # each row by itself, and those with a matrix of each head always get two rows or more: see CpuBuilder._by_head.
+        return (
+            len(weight.shape) != 2
+            or "linear" not in weight.uses
+            or self.packs(dataclasses.replace(weight, uses=("linear",)))
+        )
 
     def pack(self, weights: Sequence[WeightData], *, dry: bool, meter: Meter) -> list[PackedWeight]:
         packed = [self._packed(w) for w in weights]
