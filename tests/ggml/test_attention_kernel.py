@@ -44,9 +44,7 @@ class Blocks:
 
 def cpu_builder(context: Any, n_threads: int = 1) -> CpuBuilder:
     scratch = ffi.from_buffer(zeros(n_threads * native.kernels().HOTSHOE_SCRATCH))
-    return CpuBuilder(
-        context, [], flash="auto", n_threads=n_threads, scratch=scratch, bf16=False, multiplies_stored=True
-    )
+    return CpuBuilder(context, [], flash="auto", n_threads=n_threads, scratch=scratch)
 
 
 class Graphs:

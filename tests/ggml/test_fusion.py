@@ -15,7 +15,7 @@ from hotshoe_core.tensors.quants import quantize
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_ggml.cpu import packed, unit
+from hotshoe_ggml.cpu import unit
 from hotshoe_ggml.cpu.packed import PackedWeight, multiplies_bf16, pack_format
 from hotshoe_ggml.native import kernels
 from hotshoe_loader import load_all
@@ -104,14 +104,12 @@ def computed(ctx: Context) -> list[str]:
 
 
 @pytest.mark.parametrize("repack", [True, "engine"])
-def test_many_rows_and_a_weight_as_stored(repack: bool | Literal["engine"], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our kernels multiply many rows, with what follows; ggml multiplies few rows, and all with repack="engine"."""
-    monkeypatch.setattr(packed, "_MAX_SMALL", 0)  # small matrices are packed
-    min_rows = kernels().hotshoe_linear_stored_rows(DType.BF16.id)
-    if not min_rows:
-        pytest.skip("on this CPU BF16 is multiplied as stored by ggml only")
-    w, b = (replace(w, compute_bound=False) for w in weight_data(DType.BF16))
-    for n_rows in (min_rows - 1, min_rows):
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16], ids=lambda d: d.name)
+def test_a_decoder_uses_our_products_too(dtype: DType, repack: bool | Literal["engine"]) -> None:
+    """For one row and for many; ggml computes them with repack="engine"."""
+    require_packed(dtype)
+    w, b = (replace(w, compute_bound=False) for w in weight_data(dtype))
+    for n_rows in (1, 30):
         answers = []
         for backend in (load_all().open("cpu", BackendParams(n_threads=2, repack=repack)), open_reference()):
             loaded = backend.load([w, b])
@@ -121,9 +119,8 @@ def test_many_rows_and_a_weight_as_stored(repack: bool | Literal["engine"], monk
                 ctx.forward(y)
                 answers.append(compute(ctx, [x, r], [y], 0)[0])
                 if backend.name != "reference":
-                    kinds = computed(ctx)
-                    assert ("MUL_MAT" in kinds) == (n_rows < min_rows or repack == "engine"), kinds
-                    assert "MUL_MAT" in kinds or kinds == ["CUSTOM"]
+                    assert ("MUL_MAT" in computed(ctx)) == (repack == "engine")
+                    assert repack == "engine" or computed(ctx) == ["CUSTOM"]
         assert np.linalg.norm(answers[0] - answers[1]) <= 1e-2 * np.linalg.norm(answers[1])
 
 
@@ -157,13 +154,6 @@ def test_a_graph_keeps_its_weight_alive_and_refuses_to_run_without_it(backend: B
     backend.release([loaded["w"]])
     with pytest.raises(ClosedError, match="released"):
         ctx.compute({x: np.ones((1, K), np.float32)})
-
-
-def test_a_large_weight_of_a_decoder_is_left_to_ggml(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "_MAX_SMALL", 0)
-    (w, _) = weight_data(DType.F16)
-    few = WeightData("w", w.shape, w.dtype, w.data, w.uses)
-    assert not isinstance(backend.load([few])["w"].handle, PackedWeight)
 
 
 @pytest.mark.parametrize("compute_bound", [False, True])

@@ -1,8 +1,9 @@
-"""Our product of packed and stored weights, compared with NumPy in float64: formats, odd shapes, epilogues."""
+"""Our product of weights that are packed or not yet, compared with NumPy in float64: formats, odd shapes, epilogues."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import native
 from hotshoe_ggml.cpu.builder import CpuBuilder
-from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, pack_format
+from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, multiplies_bf16, pack_format
 from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.native import ffi
@@ -22,8 +23,13 @@ from hotshoe_ggml.native import ffi
 # (n, k, m): one of all; odd ones; more than one block of tokens, of features, of panels; remainders of tiles and panels
 SHAPES = [
     (1, 1, 1), (2, 3, 5), (5, 7, 33), (6, 384, 64), (15, 1537, 97), (29, 770, 96), (131, 385, 65), (230, 64, 40),
-    (280, 802, 500),
+    (280, 802, 500), (3, 16, 48), (2, 48, 32), (100, 3000, 40), (3, 40_000, 33),
 ]  # fmt: skip
+
+AVX512, AVX512_BF16 = 2, 4  # instruction sets of native/isa.h
+WITHOUT = pytest.mark.parametrize("without", [0, AVX512_BF16, AVX512 | AVX512_BF16], ids=["nothing", "bf16", "avx512"])
+
+TOLERANCE = {shape: 1e-5 * max(1, shape[1] / 4000) for shape in SHAPES}  # sums of F32
 
 Packed = TypeVar("Packed", bound=PackedWeight)
 
@@ -62,19 +68,8 @@ def need(format: PackedFormat) -> None:
         pytest.skip(f"this CPU has no fast kernel for {format.name}")
 
 
-def run(
-    weight: PackedWeight | WeightData,
-    x: np.ndarray,
-    *,
-    threads: int = 2,
-    avx2_only: bool = False,
-    bf16: bool = False,
-    **kwargs: Any,
-) -> np.ndarray:
-    """The result of one node on a new ggml CPU backend. kwargs: bias, residual, experts (arrays), activation, gate.
-
-    weight: WeightData is multiplied as stored. avx2_only, bf16: of such a one; packed ones have them themselves.
-    """
+def run(weight: PackedWeight, x: np.ndarray, *, threads: int = 2, **kwargs: Any) -> np.ndarray:
+    """The result of one node on a new ggml CPU backend. kwargs: bias, residual, experts (arrays), activation, gate."""
     lib, cpu = native.lib(), native.load_cpu()
     backend = lib.ggml_backend_dev_init(cpu.devices()[0].pointer, ffi.NULL)
     set_threads = cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
@@ -82,23 +77,18 @@ def run(
     set_threads(backend, threads)
     size = lib.ggml_tensor_overhead() * 32 + lib.ggml_graph_overhead_custom(32, False)
     context = lib.ggml_init({"mem_size": size, "mem_buffer": ffi.NULL, "no_alloc": True})
-    scratch = ffi.from_buffer(zeros(threads * native.kernels().HOTSHOE_SCRATCH))
-    builder = CpuBuilder(context, [], flash="off", n_threads=1, scratch=scratch, bf16=bf16, multiplies_stored=True)
+    memory = zeros(threads * native.kernels().HOTSHOE_SCRATCH)
+    memory[:] = 0xFF  # nobody clears it: these are NaN
+    scratch = ffi.from_buffer(memory)
+    builder = CpuBuilder(context, [], flash="off", n_threads=1, scratch=scratch)
     arrays = {"x": x} | {name: kwargs.pop(name) for name in ("bias", "residual", "experts") if name in kwargs}
     leaves = {
         name: builder.new(array.shape, DType.I32 if name == "experts" else DType.F32) for name, array in arrays.items()
     }
-    m = weight.shape[0] if isinstance(weight, WeightData) else weight.m
-    operand: Any = weight
-    if isinstance(weight, WeightData):
-        operand = builder.new(weight.shape, weight.dtype)
-        leaves, arrays = leaves | {"weight": operand}, arrays | {"weight": weight.data}
     if "experts" in arrays:
-        node = builder.experts_product(leaves["x"], operand, leaves["experts"], **kwargs)
+        node = builder.experts_product(leaves["x"], weight, leaves["experts"], **kwargs)
     else:
-        node = builder.product(**leaves | {"weight": operand}, **kwargs)
-    for params in builder.keep_alive if isinstance(weight, WeightData) else ():
-        params.avx2_only = avx2_only
+        node = builder.product(**leaves, weight=weight, **kwargs)
     graph = lib.ggml_new_graph_custom(context, 32, False)
     lib.ggml_build_forward_expand(graph, node)
     buffer = lib.ggml_backend_alloc_ctx_tensors(context, backend)
@@ -106,7 +96,7 @@ def run(
         for name, array in arrays.items():
             lib.ggml_backend_tensor_set(leaves[name], ffi.from_buffer(array), 0, array.nbytes)
         assert lib.ggml_backend_graph_compute(backend, graph) == lib.GGML_STATUS_SUCCESS
-        out = np.empty((*(arrays["experts"].shape if "experts" in arrays else x.shape[:-1]), m), np.float32)
+        out = np.empty((*(arrays["experts"].shape if "experts" in arrays else x.shape[:-1]), weight.m), np.float32)
         lib.ggml_backend_tensor_get(node, ffi.from_buffer(out), 0, out.nbytes)
         return out
     finally:
@@ -115,31 +105,46 @@ def run(
         lib.ggml_backend_free(backend)
 
 
-def example(n: int, k: int, m: int, format: PackedFormat) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, W as stored, and x @ W.T in double precision from what the kernel multiplies."""
+def example(
+    n: int, k: int, m: int, format: PackedFormat, *, rounds: bool = True
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x, W as stored, and x @ W.T in double precision from what the kernel multiplies.
+
+    rounds: the kernel may round x to BF16, too.
+    """
     rng = np.random.default_rng(n * k + m)
     x = rng.standard_normal((n, k), dtype=np.float32)
     w = rounded((rng.standard_normal((m, k)) / math.sqrt(k)).astype(np.float32), format)
-    used = rounded(x, format) if format is PackedFormat.BF16 else x
+    used = rounded(x, format) if format is PackedFormat.BF16 and rounds and multiplies_bf16() else x
     return x, w, used.astype(np.float64) @ w.astype(np.float64).T
 
 
-KERNELS = [(f, False) for f in PackedFormat] + [(PackedFormat.F32, True), (PackedFormat.F16, True)]
+def restricted(weight: DenseWeight, without: int) -> DenseWeight:
+    """The weight, multiplied without these instruction sets."""
+    for use in [("none", False, False), ("none", True, False), ("none", True, True), ("gelu", True, True)]:
+        weight.params(*use).without = without
+    weight.params("none", False, True).without = without
+    return weight
+
+
+def in_file(weight: Packed) -> Packed:
+    """The weight, with a place where it is to be packed."""
+    Packing([weight], 1)
+    return weight
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("format", "avx2_only"), KERNELS, ids=str)
-def test_the_product_with_its_epilogue(format: PackedFormat, shape: tuple[int, int, int], avx2_only: bool) -> None:
+@WITHOUT
+@pytest.mark.parametrize("format", PackedFormat, ids=str)
+def test_the_product_with_its_epilogue(format: PackedFormat, shape: tuple[int, int, int], without: int) -> None:
     need(format)
     n, _, m = shape
-    x, w, product = example(*shape, format)
+    x, w, product = example(*shape, format, rounds=not without)
     rng = np.random.default_rng(1)
     bias, residual = rng.standard_normal(m, dtype=np.float32), rng.standard_normal((n, m), dtype=np.float32)
-    packed = ready(DenseWeight(weight_data(w), format))
-    for use in [("none", False, False), ("none", True, True), ("gelu", True, True), ("none", False, True)]:
-        packed.params(*use).avx2_only = avx2_only
+    packed = restricted(ready(DenseWeight(weight_data(w, DType[format.name]), format)), without)
     biased = product + bias
-    close = {"rtol": 0, "atol": 1e-5}
+    close = {"rtol": 0, "atol": TOLERANCE[shape]}
     np.testing.assert_allclose(run(packed, x), product, **close)
     np.testing.assert_allclose(run(packed, x, residual=residual), product + residual, **close)
     np.testing.assert_allclose(run(packed, x, bias=bias, residual=residual), biased + residual, **close)
@@ -150,37 +155,46 @@ def test_the_product_with_its_epilogue(format: PackedFormat, shape: tuple[int, i
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("avx2_only", [False, True])
+@WITHOUT
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16], ids=lambda d: d.name)
-def test_a_weight_as_stored(dtype: DType, shape: tuple[int, int, int], avx2_only: bool) -> None:
-    need(PackedFormat.F32)
-    n, _, m = shape
-    x, w, product = example(*shape, PackedFormat[dtype.name])
-    pairs = dtype is DType.BF16 and not avx2_only and shape[1] % 2 == 0
-    if not (pairs and native.kernels().hotshoe_linear_formats() >> PackedFormat.BF16 & 1):
-        product = x.astype(np.float64) @ w.astype(np.float64).T  # the activations are not rounded
-    rng = np.random.default_rng(1)
-    bias, residual = rng.standard_normal(m, dtype=np.float32), rng.standard_normal((n, m), dtype=np.float32)
-    stored = weight_data(w, dtype)
-    close = {"rtol": 0, "atol": 1e-5}
-    np.testing.assert_allclose(run(stored, x, avx2_only=avx2_only), product, **close)
-    got = run(stored, x, bias=bias, residual=residual, activation="gelu", threads=3, avx2_only=avx2_only)
-    gelu = 0.5 * (product + bias) * (1 + erf((product + bias) / math.sqrt(2)))
-    np.testing.assert_allclose(got, gelu + residual, **close)
+def test_a_token_has_the_same_bits_alone_and_before_the_weight_is_packed(
+    dtype: DType, shape: tuple[int, int, int], without: int
+) -> None:
+    format = PackedFormat[dtype.name]
+    need(format)
+    n, k, m = shape
+    x, w, _ = example(*shape, format)
+    bias = np.random.default_rng(1).standard_normal(m, dtype=np.float32)
+    packed = restricted(ready(DenseWeight(weight_data(w, dtype), format)), without)
+    together = run(packed, x, bias=bias, threads=3)
+    for some in (slice(0, 1), slice(n // 2, n // 2 + 7), slice(n // 3, n)):
+        np.testing.assert_array_equal(run(packed, x[some], bias=bias), together[some])
+    if format is not PackedFormat.BF16 or k % 2 == 0:
+        stored = restricted(in_file(DenseWeight(weight_data(w, dtype), format)), without)
+        assert stored.params("none", True, False).rows != ffi.NULL
+        for some in (slice(0, n), slice(0, 1), slice(n // 2, n // 2 + 7)):
+            np.testing.assert_array_equal(run(stored, x[some], bias=bias, threads=3), together[some])
 
 
+@pytest.mark.skipif(not native.kernels().hotshoe_linear_pairs(), reason="this CPU has one of the instruction sets")
+def test_the_instruction_set_does_not_change_bits() -> None:
+    for format, first in ((PackedFormat.F32, 0), (PackedFormat.F16, 0), (PackedFormat.BF16, AVX512_BF16)):
+        need(format)
+        x, w, _ = example(20, 1100, 90, format)
+        weight = weight_data(w, DType[format.name])
+        both = [run(restricted(ready(DenseWeight(weight, format)), sets), x) for sets in (first, AVX512 | AVX512_BF16)]
+        np.testing.assert_array_equal(*both)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16], ids=lambda d: d.name)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_f16_as_stored_that_is_rounded(shape: tuple[int, int, int]) -> None:
+def test_weights_that_are_rounded_to_bf16(shape: tuple[int, int, int], dtype: DType) -> None:
     need(PackedFormat.BF16)
-    x, w, exact = example(*shape, PackedFormat.F16)
-    bias = np.random.default_rng(1).standard_normal(shape[2], dtype=np.float32)
-    products = [rounded(a, PackedFormat.BF16).astype(np.float64) for a in (x, w)]
-    product = products[0] @ products[1].T if shape[1] % 2 == 0 else exact
-    got = run(weight_data(w, DType.F16), x, bias=bias, bf16=True, threads=3)
-    np.testing.assert_allclose(got, product + bias, rtol=0, atol=1e-5)
-    for dtype in (DType.F32, DType.BF16):  # only F16 is rounded
-        stored = weight_data(w, dtype)
-        np.testing.assert_array_equal(run(stored, x, bf16=True), run(stored, x))
+    x, w, _ = example(*shape, PackedFormat[dtype.name])
+    product = (rounded(x, PackedFormat.BF16) if multiplies_bf16() else x).astype(np.float64)
+    product = product @ rounded(w, PackedFormat.BF16).astype(np.float64).T
+    weight = DenseWeight(weight_data(w, dtype), PackedFormat.BF16)
+    np.testing.assert_allclose(run(ready(weight), x, threads=3), product, rtol=0, atol=TOLERANCE[shape])
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
@@ -205,8 +219,7 @@ def test_a_weight_of_a_file(dtype: DType) -> None:
         to_float = native.lib().ggml_get_type_traits(dtype.id).to_float
         to_float(ffi.from_buffer(data.data), ffi.from_buffer("float[]", stored), stored.size)
     packed = ready(DenseWeight(data, format))
-    size = 4 if format is PackedFormat.F32 else 2  # BF16 is packed as F32 if the CPU has no product for it
-    assert packed.nbytes == DenseWeight(data, format).nbytes == 96 * 96 * size
+    assert packed.nbytes == DenseWeight(data, format).nbytes == 96 * 96 * (4 if dtype is DType.F32 else 2)
     got = run(packed, np.eye(96, dtype=np.float32))  # W.T itself
     np.testing.assert_array_equal(got, rounded(stored, format).T)
 
@@ -216,23 +229,20 @@ def test_weights_that_are_not_packed() -> None:
     for data in (
         weight_data(values, uses=()),
         weight_data(values, uses=("take", "linear")),
-        WeightData("w", (4096, 2048), DType.F32, np.zeros(4096 * 2048 * 4, np.uint8), ("linear",)),
         WeightData("w", (2, 32, 64), DType.F32, np.zeros(2 * 32 * 64 * 4, np.uint8), ("linear",), compute_bound=True),
     ):
         assert pack_format(data) is None
 
 
-def test_a_small_matrix_is_packed_in_every_model() -> None:
-    """Its products with one row have the same bits as with many."""
+@pytest.mark.parametrize("compute_bound", [False, True])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16], ids=lambda d: d.name)
+def test_the_format_of_a_weight(dtype: DType, compute_bound: bool) -> None:
     need(PackedFormat.F32)
-    data = WeightData("router", (64, 256), DType.F32, np.zeros(64 * 256 * 4, np.uint8), ("linear",))
-    assert pack_format(data) is PackedFormat.F32
-    assert pack_format(data, bf16=True) is PackedFormat.F32  # it is never rounded
-    x, w, _ = example(70, 256, 64, PackedFormat.F32)
-    packed = ready(DenseWeight(weight_data(w), PackedFormat.F32))
-    together = run(packed, x)
-    for n in (1, 3, 17):
-        assert np.array_equal(run(packed, x[:n]), together[:n])
+    weight = replace(weight_data(np.zeros((64, 256), np.float32), dtype), compute_bound=compute_bound)
+    assert pack_format(weight) is PackedFormat[dtype.name]
+    is_exact = dtype is DType.F32 and not compute_bound  # such as a router
+    rounded_to = PackedFormat.BF16 if multiplies_bf16() and not is_exact else PackedFormat[dtype.name]
+    assert pack_format(weight, bf16=True) is rounded_to
 
 
 def test_nan_stays_in_its_row() -> None:

@@ -33,7 +33,7 @@ from hotshoe_ggml.native.context import OutOfMemory
 from hotshoe_loader import load_all
 from tests.support.gguf_files import write_gguf
 
-from .test_linear_kernel import ready, run
+from .test_linear_kernel import in_file, ready, run
 from .test_linear_kernel import weight_data as of_an_encoder
 from .test_pages import resident
 from .test_quants_kernel import TYPES, activations, weight
@@ -43,12 +43,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says whether a file is in memory")
-
-
-def in_file(weight: QuantizedWeight) -> QuantizedWeight:
-    """The weight, with a place where it is to be packed."""
-    Packing([weight], 1)
-    return weight
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -106,12 +100,15 @@ def test_a_product_reads_what_is_packed_as_soon_as_it_is() -> None:
 def weights(n: int = 6) -> list[PackedWeight]:
     """Quantized and other weights, of several parts each."""
     quantized = [QuantizedWeight(weight(DType.Q4_0, 4000 + i, 2048)[0]) for i in range(n)]
-    return [*quantized, DenseWeight(of_an_encoder(np.ones((1000, 1100)), DType.F16), dense_format())]
+    return [*quantized, *dense_weights()]
 
 
-def dense_format() -> PackedFormat:
-    formats = kernels().hotshoe_linear_formats()
-    return next((f for f in (PackedFormat.F16, PackedFormat.F32) if formats >> f & 1), PackedFormat.F32)
+def dense_weights() -> list[PackedWeight]:
+    """One of each format, and one that is rounded; none on a CPU without our products."""
+    values = np.random.default_rng(0).standard_normal((1000, 1100), np.float32)
+    pairs = [(DType[f.name], f) for f in PackedFormat] + [(DType.F16, PackedFormat.BF16)]
+    known = kernels().hotshoe_linear_formats()
+    return [DenseWeight(of_an_encoder(values, dtype), f) for dtype, f in pairs if known >> f & 1]
 
 
 def bytes_of(packed: PackedWeight) -> bytes:
@@ -183,19 +180,22 @@ def test_nothing_to_pack_is_nothing_to_do() -> None:
 # In a backend
 
 
-@pytest.fixture(name="stored")
-def _stored(tmp_path: Path) -> Iterator[WeightData]:
+@pytest.fixture(name="stored", params=[DType.Q8_0, DType.F16], ids=lambda d: d.name)
+def _stored(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WeightData]:
     """A weight of 288 by 256 in a mapped file."""
-    with mapped(tmp_path, 288) as data:
+    if request.param is DType.F16 and not dense_weights():
+        pytest.skip("this CPU has no products of ours for weights that are not quantized")
+    with mapped(tmp_path, 288, request.param) as data:
         yield data
 
 
 @contextmanager
-def mapped(folder: Path, m: int) -> Iterator[WeightData]:
-    rows = weight(DType.Q8_0, m, 256)[0].data.reshape(m, -1)
-    path = write_gguf(folder / "m.gguf", {}, {"w": (rows, gguf.GGMLQuantizationType.Q8_0)})
+def mapped(folder: Path, m: int, dtype: DType = DType.Q8_0, k: int = 256) -> Iterator[WeightData]:
+    values = np.random.default_rng(0).standard_normal((m, k), np.float32)
+    rows = of_an_encoder(values, dtype).data.reshape(m, -1)
+    path = write_gguf(folder / "m.gguf", {}, {"w": (rows, gguf.GGMLQuantizationType[dtype.name])})
     with GGUFFile(path) as file:
-        yield WeightData("w", (m, 256), DType.Q8_0, file.data("w"), ("linear",))
+        yield WeightData("w", (m, k), dtype, file.data("w"), ("linear",))
 
 
 @pytest.fixture(name="later")
@@ -241,6 +241,24 @@ def test_the_file_is_released_though_a_step_reads_parts_that_are_packed(tmp_path
         data.data.sum()  # as a step reads it
         packing.finish()
         assert resident(data.data) < data.data.nbytes / 8
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("dtype", "format", "k", "is_read"),
+    [
+        (DType.F32, PackedFormat.F32, 255, True),
+        (DType.F16, PackedFormat.F16, 255, True),
+        (DType.F16, PackedFormat.BF16, 256, False),  # it is rounded
+        (DType.BF16, PackedFormat.BF16, 256, True),
+        (DType.BF16, PackedFormat.BF16, 255, False),  # the last pair of a row is packed with a zero
+    ],
+)
+def test_which_weights_are_read_in_their_file(
+    dtype: DType, format: PackedFormat, k: int, is_read: bool, tmp_path: Path
+) -> None:
+    with mapped(tmp_path, 32, dtype, k) as data:
+        assert DenseWeight(data, format).reads_file() == is_read
 
 
 @pytest.mark.usefixtures("later")

@@ -34,7 +34,7 @@ from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import ffi, kernels
 from hotshoe_loader import load_all
 
-from .test_linear_kernel import erf, ready, run
+from .test_linear_kernel import AVX512, erf, ready, run
 from .test_linear_kernel import weight_data as of_an_encoder
 
 SMALL_BLOCKS = [DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0, DType.IQ4_NL, DType.MXFP4]
@@ -136,8 +136,8 @@ def test_a_gated_product_is_that_of_both_products(dtype: DType, activation: str)
                 expected = g / (1 + np.exp(-g)) * y
             else:
                 expected = g / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g**3))) * y
-            for avx2_only in (False, True):
-                up.params(activation, False, False, gate).avx2_only = avx2_only
+            for sets in (0, AVX512):
+                up.params(activation, False, False, gate).without = sets
                 got = run(up, x, activation=activation, gate=gate, threads=threads)
                 assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
 
@@ -158,7 +158,7 @@ def test_outliers_of_an_encoder(dtype: DType) -> None:
                 alone = run(apart if row % 3 == 0 else plain, x[row : row + 1])
                 np.testing.assert_array_equal(got[row : row + 1], alone)
             forced = ready(QuantizedWeight(replace(data, compute_bound=True)))
-            forced.params("none", False, False).avx2_only = True
+            forced.params("none", False, False).without = AVX512
             np.testing.assert_array_equal(run(forced, x), got)
 
 
@@ -173,8 +173,8 @@ def test_a_gate_with_outliers() -> None:
     x[::5, 100] *= 60
     g = run(gate, x).astype(np.float64)
     expected = g / (1 + np.exp(-g)) * run(up, x)
-    for avx2_only in (False, True):
-        up.params("silu", False, False, gate).avx2_only = avx2_only
+    for sets in (0, AVX512):
+        up.params("silu", False, False, gate).without = sets
         got = run(up, x, activation="silu", gate=gate)
         assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
 
@@ -214,7 +214,7 @@ def test_every_way_of_prefetching_gives_the_same_bits(dtype: DType) -> None:
     """One row and two, one thread and two, both instruction sets."""
     k = 2304
     packed, avx2 = (ready(QuantizedWeight(weight(dtype, 83, k)[0])) for _ in range(2))
-    avx2.params("none", False, False).avx2_only = True
+    avx2.params("none", False, False).without = AVX512
     for n in (1, 2):
         results = []
         for way in range(1, len(WAYS) + 1):
@@ -272,7 +272,7 @@ def test_every_instruction_set_gives_the_same_bits(dtype: DType) -> None:
     """AVX2 compared with what this CPU would use: the integers are the same, and floats are added in the same order."""
     data, _ = weight(dtype, 83, 2304)
     best, forced = ready(QuantizedWeight(data)), ready(QuantizedWeight(data))
-    forced.params("none", False, False).avx2_only = True
+    forced.params("none", False, False).without = AVX512
     for n in (1, 2, 7, 8, 9, 100):
         x = activations(n, 2304)
         np.testing.assert_array_equal(run(best, x), run(forced, x))

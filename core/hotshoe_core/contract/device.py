@@ -200,9 +200,8 @@ class BackendParams:
     matmul_precision: Literal["stored", "bf16"] = "stored"
     """"stored" multiplies weights in the type of the file.
 
-    "bf16" lets products of many rows, as for prompts, round their operands to BF16 (by at most 2^-9 of each number) if
-    the device is faster then. This applies to F16 weights and, in compute-bound models (encoders), to F32 weights.
-    Sums stay in F32.
+    "bf16" lets products round their operands to BF16 (by at most 2^-9 of each number) if the device is faster then.
+    This applies to F16 weights and, in compute-bound models (encoders), to F32 weights. Sums stay in F32.
     """
 
     allocate: bool = True

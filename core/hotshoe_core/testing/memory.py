@@ -188,7 +188,7 @@ class MemoryConformance:
 
     def _large_weight(self) -> object:
         backend = self.backend
-        weight = load(backend, values=np.ones(LARGE, np.float32))
+        weight = load(backend, values=np.ones(LARGE, np.float32), use="sum")
         with backend.new_context() as ctx:
             ctx.forward(weight.sum(axis=None)).compute()
         backend.release([weight])

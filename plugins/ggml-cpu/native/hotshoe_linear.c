@@ -1,10 +1,14 @@
-/* Product of activations by weights in F32, F16 or BF16, packed or as the file has them.
+/* Product of activations by weights in F32, F16 or BF16, packed or, until that is done, as the file has them.
  *
  * A packed W (m, k) is stored in panels of 32 rows, k-major: panel[k][32]. For BF16 it is panel[k / 2][32][2], because
- * vdpbf16ps multiplies pairs. A weight that is multiplied as stored is transposed into such panels piece by piece.
- * Without AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512 features of it are 32
- * KiB. The rows of staged tokens have a constant distance, which gives every broadcast an immediate address, without
- * cache aliasing. Nothing is allocated, and no thread waits for another.
+ * vdpbf16ps multiplies pairs. A weight that is not packed is transposed into such panels piece by piece, or, for few
+ * tokens, in registers. Without AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512
+ * features of it are 32 KiB. The rows of staged tokens have a constant distance, which gives every broadcast an
+ * immediate address, without cache aliasing. Nothing is allocated, and no thread waits for another.
+ *
+ * The numbers of a sum are added in the order of the features, whatever else is computed. So a token has the same bits
+ * alone and among others, and before and after the weight is packed; and with AVX2 as with AVX-512, except that AVX-512
+ * may have a product of BF16.
  *
  * Reading order: hotshoe_linear.h (the ops), this file from hotshoe_linear upwards, work_items.h (threads),
  * hotshoe_linear_tiles.h (the inner loops), hotshoe_linear_pieces.h (what is done around them). */
@@ -15,9 +19,13 @@
 #if defined(HOTSHOE_X86)
 
 #include "hotshoe_linear_pieces.h"
+#include "hotshoe_linear_stored.h"
 #include "hotshoe_linear_tiles.h"
 #include "work_items.h"
 
+static int type_of(int format) {
+    return format == HOTSHOE_LINEAR_F32 ? GGML_TYPE_F32 : format == HOTSHOE_LINEAR_F16 ? GGML_TYPE_F16 : GGML_TYPE_BF16;
+}
 static int64_t element_size(int format) { return format == HOTSHOE_LINEAR_F32 ? 4 : 2; }
 static int64_t padded_k(int format, int64_t k) { return format == HOTSHOE_LINEAR_BF16 ? (k + 1) & ~(int64_t) 1 : k; }
 static int64_t panel_size(int format, int64_t k) { return PANEL * padded_k(format, k) * element_size(format); }
@@ -27,21 +35,10 @@ size_t hotshoe_packed_size(int format, int64_t k, int64_t m) {
 }
 
 int hotshoe_linear_formats(void) {
-    const int exact = 1 << HOTSHOE_LINEAR_F32 | 1 << HOTSHOE_LINEAR_F16, sets = hotshoe_cpu();
-    return !(sets & CPU_AVX2) ? 0 : sets & CPU_AVX512_BF16 ? exact | 1 << HOTSHOE_LINEAR_BF16 : exact;
+    return hotshoe_cpu() & CPU_AVX2 ? 1 << HOTSHOE_LINEAR_F32 | 1 << HOTSHOE_LINEAR_F16 | 1 << HOTSHOE_LINEAR_BF16 : 0;
 }
 
-/* The numbers of rows where benchmarks/products.py found our product faster, with one thread of Zen 4 or Zen 3. F16 by
- * AVX2 is never faster: 83 GFLOP/s a core, and ggml's product has 80 of 102 possible. */
-int64_t hotshoe_linear_stored_rows(int type) {
-    const int sets = hotshoe_cpu(), wide = sets & CPU_AVX512;
-    switch (type) {
-        case GGML_TYPE_BF16: return sets & CPU_AVX512_BF16 ? 16 : !wide && sets & CPU_AVX2 ? 48 : 0;
-        case GGML_TYPE_F16: return wide ? 128 : 0;
-        case GGML_TYPE_F32: return wide ? 64 : 0;
-        default: return 0;
-    }
-}
+int hotshoe_linear_pairs(void) { return hotshoe_cpu() & CPU_AVX512_BF16 ? 1 : 0; }
 
 /* --- packing ------------------------------------------------------------------------------------- */
 
@@ -54,79 +51,58 @@ static uint16_t bf16_from(float value) {
     return (uint16_t) ((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-AVX2 static void pack_row_f16(int64_t k, const float * row, uint16_t * out) {
-    int64_t i = 0;
-    for (; i + 8 <= k; i += 8) {
-        uint16_t half[8];
-        _mm_storeu_si128((__m128i *) half, _mm256_cvtps_ph(_mm256_loadu_ps(row + i), _MM_FROUND_TO_NEAREST_INT));
-        for (int j = 0; j < 8; ++j) {
-            out[(i + j) * PANEL] = half[j];
+/* Rounds floats to BF16. */
+static void pack_rounded(int64_t k, int64_t first_row, int64_t n_rows, const float * rows, uint16_t * packed) {
+    for (int64_t r = first_row; r < first_row + n_rows; ++r, rows += k) {
+        uint16_t * out = packed + r / PANEL * PANEL * padded_k(HOTSHOE_LINEAR_BF16, k) + 2 * (r % PANEL);
+        for (int64_t i = 0; i < k; ++i) {
+            out[i / 2 * 2 * PANEL + i % 2] = bf16_from(rows[i]);
         }
-    }
-    for (; i < k; ++i) {
-        out[i * PANEL] = _cvtss_sh(row[i], _MM_FROUND_TO_NEAREST_INT);
     }
 }
 
-void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const float * rows,
+void hotshoe_pack_rows(int format, int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                        void * packed) {
-    const int64_t panel_elements = PANEL * padded_k(format, k);
-    for (int64_t r = first_row; r < first_row + n_rows && r < m; ++r) {
-        const float * row = rows + (r - first_row) * k;
-        const int64_t panel = r / PANEL * panel_elements;
-        const int64_t lane = r % PANEL;
-        if (format == HOTSHOE_LINEAR_F32) {
-            float * out = (float *) packed + panel + lane;
-            for (int64_t i = 0; i < k; ++i) {
-                out[i * PANEL] = row[i];
-            }
-        } else if (format == HOTSHOE_LINEAR_F16) {
-            pack_row_f16(k, row, (uint16_t *) packed + panel + lane);
-        } else {
-            uint16_t * out = (uint16_t *) packed + panel + 2 * lane;
-            for (int64_t i = 0; i < k; ++i) {
-                out[i / 2 * 2 * PANEL + i % 2] = bf16_from(row[i]);
-            }
-        }
+    n_rows = min64(n_rows, m - first_row);
+    if (type != type_of(format)) {
+        pack_rounded(k, first_row, n_rows, (const float *) rows, (uint16_t *) packed);
+        return;
+    }
+    const int64_t row_size = k * element_size(format);
+    for (int64_t r = 0; r < n_rows; r += PANEL) {
+        pack_panel(format, k, (int) min64(PANEL, n_rows - r), (const char *) rows + r * row_size,
+                   (char *) packed + (first_row + r) / PANEL * panel_size(format, k));
     }
 }
 
 /* --- the product ---------------------------------------------------------------------------------- */
 
-/* One product: x (n, k) by a weight (m, k), packed or as stored. */
+/* One product: x (n, k) by a weight (m, k). */
 struct product {
-    const struct ggml_tensor *x, *stored; /* stored: NULL for a packed weight */
-    const char * packed;
+    const struct ggml_tensor * x;
+    const char *packed, *stored;  /* stored: the rows of the file, as long as they are not packed; else NULL */
     const float *bias, *residual; /* or NULL */
     float * y;
     int64_t k, m;
     int format; /* of the weight: enum hotshoe_linear_format */
     int wide;   /* by AVX-512 */
-    int rounds; /* an F16 weight as stored is rounded to BF16 */
     int pairs;  /* pairs of BF16 are multiplied */
     int gelu;
 };
 
 static struct product product_of(const struct ggml_tensor * dst, const struct hotshoe_linear_params * params) {
-    const struct ggml_tensor * stored = params->packed ? 0 : dst->src[1];
-    struct ggml_tensor * const * others = dst->src + (stored ? 2 : 1);
-    struct product p = {.x = dst->src[0], .stored = stored, .packed = (const char *) params->packed};
+    struct ggml_tensor * const * others = dst->src + 1;
+    struct product p = {.x = dst->src[0], .packed = (const char *) params->packed};
+    p.stored = (const char *) params->rows;
     p.y = (float *) dst->data;
     p.k = params->k;
     p.m = params->m;
     p.bias = params->has_bias ? (const float *) others[0]->data : 0;
     p.residual = params->has_residual ? (const float *) others[params->has_bias ? 1 : 0]->data : 0;
     p.format = params->format;
-    if (stored) {
-        p.format = stored->type == GGML_TYPE_F32   ? HOTSHOE_LINEAR_F32
-                   : stored->type == GGML_TYPE_F16 ? HOTSHOE_LINEAR_F16
-                                                   : HOTSHOE_LINEAR_BF16;
-    }
-    const int sets = hotshoe_cpu();
-    p.wide = sets & CPU_AVX512 && !params->avx2_only;
-    p.rounds = stored && p.format == HOTSHOE_LINEAR_F16 && params->format == HOTSHOE_LINEAR_BF16;
-    const int may_pair = !stored || (sets & CPU_AVX512_BF16 && p.wide && p.k % 2 == 0);
-    p.pairs = (p.format == HOTSHOE_LINEAR_BF16 || p.rounds) && may_pair;
+    const int sets = hotshoe_cpu() & ~params->without;
+    p.wide = sets & CPU_AVX512;
+    p.pairs = p.format == HOTSHOE_LINEAR_BF16 && p.wide && sets & CPU_AVX512_BF16;
     p.gelu = params->activation == HOTSHOE_LINEAR_GELU_ERF;
     return p;
 }
@@ -140,6 +116,7 @@ struct tiling {
     int64_t panels_at_once;  /* that go through the depths together */
     int tile_columns;        /* columns of a panel that a tile has: PANEL or HALF_PANEL */
     int two_panels;          /* a tile has two panels */
+    int direct;              /* tiles read the rows of a weight that is not packed */
     int widen;               /* pieces of the weight are brought into another form first, once for all tiles */
     int all_staged;          /* all depths of the tokens are staged at once */
     int writes_result;       /* a tile goes straight into y, if all of its columns exist */
@@ -148,24 +125,34 @@ struct tiling {
 };
 
 static struct tiling tiling_of(const struct product * p, int64_t first_token, int64_t n_tokens) {
-    const int half_panels = p->stored && !p->wide;
     struct tiling t = {.first_token = first_token, .n_tokens = n_tokens};
+    t.direct = p->stored && n_tokens <= (p->wide ? MAX_DIRECT : MAX_DIRECT_256);
+    const int half_panels = p->stored && (!p->wide || t.direct);
     t.n_tiles = ceil_div(n_tokens, p->wide ? MAX_ROWS : MAX_ROWS_TWO);
     t.n_depths = ceil_div(p->k, p->pairs ? 2 * DEPTH_STORED : half_panels ? DEPTH_STORED : DEPTH);
-    t.depth = (ceil_div(p->k, t.n_depths) + 7) & ~(int64_t) 7;
+    t.depth = to_multiple(ceil_div(p->k, t.n_depths), DEPTH_STEP);
     t.tile_columns = half_panels ? HALF_PANEL : PANEL;
     t.two_panels = p->wide && !p->stored && n_tokens <= MAX_ROWS_TWO;
-    t.widen = p->stored || (t.n_tiles > 1 && p->format == HOTSHOE_LINEAR_F16);
-    t.all_staged = t.n_depths <= STAGED_DEPTHS;
+    t.widen = p->stored || (t.n_tiles > 1 && p->format != HOTSHOE_LINEAR_F32 && !p->pairs);
+    t.all_staged = t.n_depths * n_tokens <= STAGED_DEPTHS * MAX_TOKENS_STORED;
     t.writes_result = t.n_depths == 1 && !p->bias && !p->gelu && !p->residual;
     /* With several depths: the panels of one tile where all depths are staged, else as many as have room for their
      * sums. */
     t.panels_at_once = t.n_depths == 1 ? ceil_div(p->m, PANEL)
                        : t.all_staged  ? t.two_panels + 1
                                        : SUMS / (n_tokens * PANEL);
-    const int format = p->pairs ? HOTSHOE_LINEAR_BF16 : t.widen ? HOTSHOE_LINEAR_F32 : p->format;
-    t.tiles = p->wide ? tiles_512 + format : half_panels ? &half_tiles_256 : tiles_256 + format;
-    t.finish = p->wide ? finish_512 : half_panels ? finish_half_256 : finish_256;
+    const int one_by_one = p->format == HOTSHOE_LINEAR_BF16 ? BF16_ONE_BY_ONE : p->format;
+    const int format = p->pairs ? HOTSHOE_LINEAR_BF16 : t.widen && !t.direct ? HOTSHOE_LINEAR_F32 : one_by_one;
+    if (t.direct) {
+        t.tiles = (p->wide ? stored_tiles_512 : stored_tiles_256) + format;
+    } else {
+        t.tiles = p->wide ? tiles_512 + format : half_panels ? &half_tiles_256 : tiles_256 + format;
+    }
+    if (p->wide) {
+        t.finish = half_panels ? finish_half_512 : finish_512;
+    } else {
+        t.finish = half_panels ? finish_half_256 : finish_256;
+    }
     return t;
 }
 
@@ -175,17 +162,17 @@ struct piece {
     int64_t start, stop; /* columns that go through the depths together */
     int64_t limit;       /* columns of this call */
     int64_t k0, n_k;     /* features */
-    int64_t steps;       /* n_k, or pairs of them */
-    int panels;          /* 1 or 2 */
-    int n_columns;       /* those that exist */
+    int64_t steps;  /* n_k, or pairs of them; tiles of rows compute a multiple of DEPTH_STEP, with zeros at the end */
+    int64_t stride; /* bytes from one panel to the next, or from one row, of what the tiles read */
+    int panels;     /* 1 or 2 */
+    int n_columns;  /* those that exist */
     int is_last_depth;
 };
 
 /* Memory of one call. */
 struct scratch {
     _Alignas(64) char staged[STAGED_DEPTHS * MAX_TOKENS_STORED * STRIDE];
-    _Alignas(64) float widened[DEPTH_STORED * PANEL];        /* 64 KiB, as DEPTH_STORED = 512 */
-    _Alignas(64) uint16_t rounded[2 * DEPTH_STORED * PANEL]; /* 64 KiB */
+    _Alignas(64) float widened[DEPTH_STORED * PANEL]; /* 64 KiB, as DEPTH_STORED = 512 */
     _Alignas(64) float sums[SUMS];
 };
 _Static_assert(sizeof(struct scratch) <= HOTSHOE_SCRATCH, "too small");
@@ -196,37 +183,49 @@ static inline void stage_tokens(const struct product * p, const struct tiling * 
     const int64_t row_stride = (int64_t) p->x->nb[1];
     const char * x = (const char *) p->x->data + t->first_token * row_stride + piece->k0 * 4;
     (p->pairs ? stage_bf16 : stage_f32)(x, row_stride, t->n_tokens, piece->n_k, staged);
+    /* A panel of BF16 ends with a pair, and tiles of rows with whole cache lines. */
+    const int64_t n = ceil_div(piece->n_k, p->pairs ? 2 : 1), stop = to_multiple(piece->steps, 2);
+    for (int64_t r = 0; r < t->n_tokens && n < stop; ++r) {
+        memset(staged + r * STRIDE + n * 4, 0, (size_t) (stop - n) * 4);
+    }
 }
 
 static inline const char * stored_at(const struct product * p, int64_t column, int64_t k) {
-    return (const char *) p->stored->data + column * (int64_t) p->stored->nb[1] + k * element_size(p->format);
+    return p->stored + (column * p->k + k) * element_size(p->format);
 }
 
 static inline const char * packed_at(const struct product * p, int64_t column, int64_t k) {
     return p->packed + column / PANEL * panel_size(p->format, p->k) + k * PANEL * element_size(p->format);
 }
 
-/* A piece of the weight as the tiles read it: in its packed panel, or in memory of `scratch`. */
-static inline const char * unpack_panel(const struct product * p, const struct tiling * t, const struct piece * piece,
+/* A piece of the weight as the tiles read it: in its packed panel, in its rows, or in memory of `scratch`. */
+static inline const char * unpack_panel(const struct product * p, const struct tiling * t, struct piece * piece,
                                         struct scratch * scratch) {
     if (!p->stored) {
         const char * w = packed_at(p, piece->column, piece->k0);
+        piece->stride = panel_size(p->format, p->k);
         if (!t->widen) {
             return w;
         }
-        (p->wide ? widen_512 : widen_256)(w, piece->steps, scratch->widened);
+        const int is_f16 = p->format == HOTSHOE_LINEAR_F16;
+        (p->wide  ? is_f16 ? widen_512 : widen_pairs_512
+         : is_f16 ? widen_256
+                  : widen_pairs_256)(w, piece->steps, scratch->widened);
         return (const char *) scratch->widened;
     }
     const char * w = stored_at(p, piece->column, piece->k0);
-    const int64_t row_stride = (int64_t) p->stored->nb[1];
-    if (p->pairs && p->rounds) {
-        round_rows(w, row_stride, piece->n_columns, piece->n_k, scratch->rounded);
-        transpose_f32((const char *) scratch->rounded, 2 * piece->n_k, piece->n_columns, t->tile_columns, piece->steps,
-                      scratch->widened);
-    } else { /* a pair of BF16 moves as one F32 */
-        const int format = p->pairs ? HOTSHOE_LINEAR_F32 : p->format;
-        transpose_as_f32[format](w, row_stride, piece->n_columns, t->tile_columns, piece->steps, scratch->widened);
+    const int64_t row_stride = p->k * element_size(p->format);
+    if (t->direct) {
+        const int64_t n = piece->n_k * element_size(p->format);
+        const int64_t padded = to_multiple(piece->n_k, DEPTH_STEP) * element_size(p->format);
+        const int is_whole = piece->n_columns == t->tile_columns && n == padded;
+        piece->stride = is_whole ? row_stride : padded;
+        return is_whole
+                   ? w
+                   : pad_rows(w, row_stride, piece->n_columns, t->tile_columns, n, padded, (char *) scratch->widened);
     }
+    const int format = p->pairs ? HOTSHOE_LINEAR_F32 : p->format; /* a pair of BF16 moves as one F32 */
+    transpose_as_f32[format](w, row_stride, piece->n_columns, t->tile_columns, piece->steps, scratch->widened);
     return (const char *) scratch->widened;
 }
 
@@ -255,9 +254,9 @@ static inline struct upcoming upcoming_of(const struct product * p, const struct
     const int64_t last = min64(t->tile_columns * (tile + 1) / t->n_tiles, piece->limit - column);
     return (struct upcoming){
         .first = stored_at(p, column + first, k),
-        .row_stride = (int64_t) p->stored->nb[1],
+        .row_stride = p->k * element_size(p->format),
         .n_rows = (int) (last - first),
-        .bytes_in_step = (int) (piece->n_k * element_size(p->format) / piece->steps),
+        .bytes_in_step = (int) element_size(p->format) * (p->pairs ? 2 : 1),
     };
 }
 
@@ -286,8 +285,7 @@ static inline void run_tiles(const struct product * p, const struct tiling * t, 
         float * tile = writes_result ? out : sums + (t->n_depths > 1 ? first * width : 0);
         const int64_t stride = writes_result ? p->m : width;
         const struct upcoming next = upcoming_of(p, t, piece, i);
-        tiles[rows](staged + first * STRIDE, w, piece->steps, panel_size(p->format, p->k), tile, stride, piece->k0 != 0,
-                    &next);
+        tiles[rows](staged + first * STRIDE, w, piece->steps, piece->stride, tile, stride, piece->k0 != 0, &next);
         for (int panel = 0; panel < piece->panels && piece->is_last_depth && !writes_result; ++panel) {
             const int64_t column = panel * t->tile_columns;
             t->finish(tile + column, stride, rows, (int) min64(t->tile_columns, p->m - piece->column - column),
@@ -308,7 +306,7 @@ static void multiply(const struct product * p, int64_t first_token, int64_t last
         piece.stop = min64(piece.start + t.panels_at_once * PANEL, piece.limit);
         for (piece.k0 = 0; piece.k0 < p->k; piece.k0 += t.depth) {
             piece.n_k = min64(t.depth, p->k - piece.k0);
-            piece.steps = p->pairs ? ceil_div(piece.n_k, 2) : piece.n_k;
+            piece.steps = ceil_div(t.direct ? to_multiple(piece.n_k, DEPTH_STEP) : piece.n_k, p->pairs ? 2 : 1);
             piece.is_last_depth = piece.k0 + t.depth >= p->k;
             char * tokens = scratch->staged + (t.all_staged ? piece.k0 / t.depth * t.n_tokens * STRIDE : 0);
             if (!are_staged || !t.all_staged) {
@@ -317,7 +315,8 @@ static void multiply(const struct product * p, int64_t first_token, int64_t last
             for (piece.column = piece.start; piece.column < piece.stop; piece.column += piece.panels * t.tile_columns) {
                 piece.panels = t.two_panels && piece.column + PANEL < piece.stop ? 2 : 1;
                 piece.n_columns = (int) min64(piece.panels * t.tile_columns, p->m - piece.column);
-                run_tiles(p, &t, &piece, tokens, unpack_panel(p, &t, &piece, scratch), scratch->sums);
+                const char * w = unpack_panel(p, &t, &piece, scratch);
+                run_tiles(p, &t, &piece, tokens, w, scratch->sums);
             }
         }
     }
@@ -353,19 +352,16 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
 
 int hotshoe_linear_formats(void) { return 0; }
 
-int64_t hotshoe_linear_stored_rows(int type) {
-    (void) type;
-    return 0;
-}
+int hotshoe_linear_pairs(void) { return 0; }
 
 size_t hotshoe_packed_size(int format, int64_t k, int64_t m) {
     (void) format, (void) k, (void) m;
     return 0;
 }
 
-void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const float * rows,
+void hotshoe_pack_rows(int format, int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                        void * packed) {
-    (void) format, (void) k, (void) m, (void) first_row, (void) n_rows, (void) rows, (void) packed;
+    (void) format, (void) type, (void) k, (void) m, (void) first_row, (void) n_rows, (void) rows, (void) packed;
 }
 
 void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {

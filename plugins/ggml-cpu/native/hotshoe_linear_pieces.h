@@ -1,5 +1,5 @@
 /* What a product with F32, F16 or BF16 weights does around its tiles: stages tokens, brings a piece of a weight into
- * the form that tiles read, and finishes tiles. Only hotshoe_linear.c includes this. */
+ * the form that tiles read, packs panels, and finishes tiles. Only hotshoe_linear.c includes this. */
 #ifndef HOTSHOE_LINEAR_PIECES_H
 #define HOTSHOE_LINEAR_PIECES_H
 
@@ -29,18 +29,6 @@ AVX512_BF16 static void stage_bf16(const char * x, int64_t row_stride, int64_t n
 
 /* --- a piece of a weight as F32, or as pairs of BF16, k-major, which several tiles read ---------------- */
 
-/* Rounds the first k F16 of n rows to BF16, without gaps. */
-AVX512_BF16 static void round_rows(const char * w, int64_t row_stride, int n, int64_t k, uint16_t * out) {
-    for (int r = 0; r < n; ++r, out += k) {
-        const uint16_t * row = (const uint16_t *) (w + r * row_stride);
-        for (int64_t i = 0; i < k; i += 16) {
-            const __mmask16 mask = (__mmask16) (k - i >= 16 ? 0xffff : (1 << (k - i)) - 1);
-            const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row + i)));
-            _mm256_mask_storeu_epi16(out + i, mask, (__m256i) rounded);
-        }
-    }
-}
-
 /* Panels of F16 to F32, once for all tiles: 108 GFLOP/s a core instead of 102. */
 AVX512 static void widen_512(const char * w, int64_t steps, float * out) {
     for (int64_t i = 0; i < steps * PANEL; i += 16) {
@@ -53,6 +41,26 @@ AVX2 static void widen_256(const char * w, int64_t steps, float * out) {
     }
 }
 
+/* Panels of pairs of BF16 to F32, feature by feature. */
+AVX512 static void widen_pairs_512(const char * w, int64_t steps, float * out) {
+    for (int64_t i = 0; i < steps * PANEL; i += 2 * PANEL) {
+        UNROLL_FOR(int v = 0; v < PANEL; v += 16) {
+            const __m512i pairs = _mm512_load_si512((const void *) (w + 2 * i + 4 * v));
+            _mm512_store_ps(out + i + v, first_of_pairs_512(pairs));
+            _mm512_store_ps(out + i + PANEL + v, second_of_pairs_512(pairs));
+        }
+    }
+}
+AVX2 static void widen_pairs_256(const char * w, int64_t steps, float * out) {
+    for (int64_t i = 0; i < steps * PANEL; i += 2 * PANEL) {
+        UNROLL_FOR(int v = 0; v < PANEL; v += 8) {
+            const __m256i pairs = _mm256_load_si256((const __m256i *) (w + 2 * i + 4 * v));
+            _mm256_store_ps(out + i + v, first_of_pairs_256(pairs));
+            _mm256_store_ps(out + i + PANEL + v, second_of_pairs_256(pairs));
+        }
+    }
+}
+
 AVX2 ALWAYS_INLINE __m256 load_256(int format, const char * numbers) {
     if (format == HOTSHOE_LINEAR_F32) {
         return _mm256_loadu_ps((const float *) numbers);
@@ -62,7 +70,8 @@ AVX2 ALWAYS_INLINE __m256 load_256(int format, const char * numbers) {
                                         : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-AVX2 ALWAYS_INLINE void store_transposed(const __m256 * v, float * out, int width) {
+/* v[r]: 8 numbers of row r. Afterwards v[i] has number i of all 8 rows. */
+AVX2 ALWAYS_INLINE void transpose_8(__m256 * v) {
     __m256 a[8], b[8];
     UNROLL_FOR(int i = 0; i < 8; i += 2) {
         a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
@@ -75,8 +84,8 @@ AVX2 ALWAYS_INLINE void store_transposed(const __m256 * v, float * out, int widt
         b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
     }
     UNROLL_FOR(int i = 0; i < 4; ++i) {
-        _mm256_store_ps(out + i * width, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
-        _mm256_store_ps(out + (i + 4) * width, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
+        v[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
     }
 }
 
@@ -103,7 +112,10 @@ AVX2 ALWAYS_INLINE void transpose_rows(int format, const char * w, int64_t row_s
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
                     v[r] = load_256(format, row[first + r] + j * size);
                 }
-                store_transposed(v, out + j * width + first, width);
+                transpose_8(v);
+                UNROLL_FOR(int s = 0; s < 8; ++s) {
+                    _mm256_store_ps(out + (j + s) * width + first, v[s]);
+                }
             }
         }
     }
@@ -127,6 +139,56 @@ AVX2 static void transpose_bf16(TRANSPOSE_ARGS) {
 }
 static void (*const transpose_as_f32[])(TRANSPOSE_ARGS) = {transpose_f32, transpose_f16, transpose_bf16};
 
+/* Copies n bytes of each of n_rows rows, and adds zeros: n_padded rows of `padded` bytes. */
+static const char * pad_rows(const char * w, int64_t row_stride, int n_rows, int n_padded, int64_t n, int64_t padded,
+                             char * out) {
+    memset(out, 0, (size_t) (n_padded * padded));
+    for (int r = 0; r < n_rows; ++r) {
+        memcpy(out + r * padded, w + r * row_stride, (size_t) n);
+    }
+    return out;
+}
+
+/* --- packing: n rows of a weight as one panel, k-major ------------------------------------------------- */
+
+/* Words 0, 2, 4, ... of pairs, then words 1, 3, 5, .... */
+AVX2 ALWAYS_INLINE __m256i separate_words(__m256i pairs) {
+    const __m256i order = _mm256_set_epi8(15, 14, 11, 10, 7, 6, 3, 2, 13, 12, 9, 8, 5, 4, 1, 0, 15, 14, 11, 10, 7, 6, 3,
+                                          2, 13, 12, 9, 8, 5, 4, 1, 0);
+    return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(pairs, order), 0xd8);
+}
+
+/* A row of 16-bit numbers moves as pairs. Only F16 is separated again. */
+AVX2 static void pack_panel(int format, int64_t k, int n, const char * rows, char * panel) {
+    const int size = format == HOTSHOE_LINEAR_F32 ? 4 : 2, in_unit = 4 / size;
+    const int64_t row_size = k * size, units = n == PANEL ? k / in_unit & ~(int64_t) 7 : 0;
+    for (int64_t i = 0; i < units; i += 8) {
+        UNROLL_FOR(int first = 0; first < PANEL; first += 8) {
+            __m256 v[8];
+            UNROLL_FOR(int r = 0; r < 8; ++r) {
+                v[r] = _mm256_loadu_ps((const float *) (rows + (first + r) * row_size + 4 * i));
+            }
+            transpose_8(v);
+            UNROLL_FOR(int s = 0; s < 8; ++s) {
+                if (format != HOTSHOE_LINEAR_F16) {
+                    _mm256_store_ps((float *) panel + (i + s) * PANEL + first, v[s]);
+                    continue;
+                }
+                const __m256i words = separate_words(_mm256_castps_si256(v[s]));
+                __m128i * out = (__m128i *) (panel + 2 * (2 * (i + s) * PANEL + first));
+                _mm_store_si128(out, _mm256_castsi256_si128(words));
+                _mm_store_si128(out + PANEL / 8, _mm256_extracti128_si256(words, 1));
+            }
+        }
+    }
+    for (int r = 0; r < n; ++r) {
+        for (int64_t i = units * in_unit; i < k; ++i) {
+            const int64_t at = format == HOTSHOE_LINEAR_BF16 ? i / 2 * 2 * PANEL + 2 * r + i % 2 : i * PANEL + r;
+            memcpy(panel + at * size, rows + r * row_size + i * size, (size_t) size);
+        }
+    }
+}
+
 /* --- finishing --------------------------------------------------------------------------------------- */
 
 /* dst = act(tile + bias) + residual, for `rows` rows of a tile and the `cols` columns of it that the result has. tile:
@@ -148,6 +210,9 @@ AVX2 static void finish_half_256(FINISH_ARGS) {
     finish(HALF_PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m);
 }
 AVX2 static void finish_256(FINISH_ARGS) { finish(PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
+AVX512 static void finish_half_512(FINISH_ARGS) {
+    finish(HALF_PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m);
+}
 AVX512 static void finish_512(FINISH_ARGS) { finish(PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
 
 #endif

@@ -21,13 +21,17 @@ enum {
     DEPTH = 384,             /* features staged at once; 256 made F32 3 % slower */
     MAX_TOKENS_STORED = 144, /* MAX_TOKENS for weights as stored, in halves of panels */
     DEPTH_STORED = 512,      /* DEPTH for weights as stored, and twice as many in BF16; 256 made F16 15 % slower */
-    STAGED_DEPTHS = 2,       /* depths that are staged at once if a token has no more of them: 594 KiB */
+    DEPTH_STEP = 32,         /* features: a cache line of 16-bit numbers, or two of F32 */
+    STAGED_DEPTHS = 2,       /* depths of MAX_TOKENS_STORED that are staged at once, or more of fewer tokens: 594 KiB */
+    MAX_DIRECT = 28,         /* tokens for which rows as stored are transposed in registers, by each tile */
+    MAX_DIRECT_256 = 6,      /* the same without AVX-512 */
     /* Floats for the sums of some panels' tiles, if a token has more depths. Summing in the result itself, whose rows
      * are far from each other, made BF16 6 % slower. */
     SUMS = 64 << 10,
     PREFETCH_STEPS = 16,            /* of a tile between two prefetches of each row */
     LINE = 64,                      /* bytes */
     STRIDE = DEPTH_STORED * 4 + 64, /* bytes from one staged token to the next: an odd number of cache lines */
+    BF16_ONE_BY_ONE = HOTSHOE_LINEAR_BF16 + 1, /* panels of BF16 whose numbers are multiplied as F32 */
 };
 
 /* Rows of a weight as stored that are transposed next, or lines of a packed panel that is widened next. They are
@@ -47,8 +51,9 @@ ALWAYS_INLINE void prefetch_upcoming(const struct upcoming * next, int64_t step)
 }
 
 /* tile[r][0..) (+)= x[r][0..steps) @ panel, for the rows r of a tile.
- * x: staged tokens, STRIDE bytes from each other. w: the panel, k-major. steps: features, or pairs of them for BF16.
- * panel_stride: bytes from one panel to the next. tile_stride: floats from one row of the tile to the next.
+ * x: staged tokens, STRIDE bytes from each other. w: the panel, k-major. steps: features, or pairs where pairs of BF16
+ * are multiplied. panel_stride: bytes from one panel to the next. tile_stride: floats from one row of the tile to the
+ * next.
  * resume: 0 to start the sums at zero, 1 to add to the tile. */
 #define TILE_ARGS                                                                                                    \
     const char *x, const char *w, int64_t steps, int64_t panel_stride, float *tile, int64_t tile_stride, int resume, \
@@ -86,7 +91,21 @@ AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, c
     }
 }
 
-AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int is_f16, const char * x, const char * w, int64_t steps,
+/* Pairs of BF16 as F32. */
+AVX512 ALWAYS_INLINE __m512 first_of_pairs_512(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+AVX512 ALWAYS_INLINE __m512 second_of_pairs_512(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
+}
+AVX2 ALWAYS_INLINE __m256 first_of_pairs_256(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+}
+AVX2 ALWAYS_INLINE __m256 second_of_pairs_256(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+}
+
+AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int format, const char * x, const char * w, int64_t steps,
                                    int64_t panel_stride, float * tile, int64_t tile_stride, int resume,
                                    const struct upcoming * next) {
     __m512 acc[MAX_ROWS][4];
@@ -95,24 +114,33 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int is_f16, const char 
             acc[r][v] = resume ? _mm512_loadu_ps(tile + r * tile_stride + v * 16) : _mm512_setzero_ps();
         }
     }
-    for (int64_t i = 0; i < steps; ++i) {
+    const int is_f16 = format == HOTSHOE_LINEAR_F16, in_pairs = format == BF16_ONE_BY_ONE;
+    for (int64_t i = 0; i < steps; i += in_pairs ? 2 : 1) {
         prefetch_upcoming(next, i);
-        __m512 b[4];
+        __m512 b[4], second[4];
         UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
-            b[v] = is_f16
-                       ? _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + v / 2 * panel_stride + v % 2 * 32)))
-                       : _mm512_load_ps((const float *) (w + v / 2 * panel_stride + v % 2 * 64));
+            const char * at = w + v / 2 * panel_stride + v % 2 * (is_f16 ? 32 : 64);
+            b[v] =
+                is_f16 ? _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) at)) : _mm512_load_ps((const float *) at);
+            if (in_pairs) {
+                const __m512i pairs = _mm512_castps_si512(b[v]);
+                b[v] = first_of_pairs_512(pairs);
+                second[v] = second_of_pairs_512(pairs);
+            }
         }
         UNROLL_FOR(int p = 0; p < panels && is_f16; ++p) { /* with 8 tokens 95 GFLOP/s instead of 77 */
             _mm_prefetch(w + p * panel_stride + 2048, _MM_HINT_T0);
         }
         UNROLL_FOR(int r = 0; r < rows; ++r) {
-            const __m512 a = _mm512_set1_ps(*(const float *) (x + r * STRIDE));
+            const float * numbers = (const float *) (x + r * STRIDE);
             UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
-                acc[r][v] = _mm512_fmadd_ps(a, b[v], acc[r][v]);
+                acc[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(numbers[0]), b[v], acc[r][v]);
+                if (in_pairs) {
+                    acc[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(numbers[1]), second[v], acc[r][v]);
+                }
             }
         }
-        x += 4;
+        x += in_pairs ? 8 : 4;
         w += is_f16 ? 64 : 128;
     }
     UNROLL_FOR(int r = 0; r < rows; ++r) {
@@ -122,61 +150,75 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int is_f16, const char 
     }
 }
 
-/* Half a panel of F32, or of F16 (is_f16). step: bytes from one feature to the next. */
-AVX2 ALWAYS_INLINE void tile_256(int rows, int is_f16, int step, const char * x, const char * w, int64_t steps,
+/* Half a panel. step: bytes from one feature, or pair of BF16, to the next. */
+AVX2 ALWAYS_INLINE void tile_256(int rows, int format, int step, const char * x, const char * w, int64_t steps,
                                  float * tile, int64_t tile_stride, int resume, const struct upcoming * next) {
     __m256 acc[MAX_ROWS_TWO][2];
     UNROLL_FOR(int r = 0; r < rows; ++r) {
         UNROLL_FOR(int v = 0; v < 2; ++v) {
-            acc[r][v] = _mm256_setzero_ps();
+            acc[r][v] = resume ? _mm256_loadu_ps(tile + r * tile_stride + v * 8) : _mm256_setzero_ps();
         }
     }
-    for (int64_t i = 0; i < steps; ++i) {
+    const int is_f16 = format == HOTSHOE_LINEAR_F16, in_pairs = format == BF16_ONE_BY_ONE;
+    for (int64_t i = 0; i < steps; i += in_pairs ? 2 : 1) {
         prefetch_upcoming(next, i);
-        const __m256 b0 =
-            is_f16 ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) w)) : _mm256_load_ps((const float *) w);
-        const __m256 b1 = is_f16 ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 16)))
-                                 : _mm256_load_ps((const float *) (w + 32));
-        UNROLL_FOR(int r = 0; r < rows; ++r) {
-            const __m256 value = _mm256_broadcast_ss((const float *) (x + r * STRIDE));
-            acc[r][0] = _mm256_fmadd_ps(value, b0, acc[r][0]);
-            acc[r][1] = _mm256_fmadd_ps(value, b1, acc[r][1]);
+        __m256 b[2], second[2];
+        UNROLL_FOR(int v = 0; v < 2; ++v) {
+            b[v] = is_f16 ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + v * 16)))
+                          : _mm256_load_ps((const float *) (w + v * 32));
+            if (in_pairs) {
+                const __m256i pairs = _mm256_castps_si256(b[v]);
+                b[v] = first_of_pairs_256(pairs);
+                second[v] = second_of_pairs_256(pairs);
+            }
         }
-        x += 4;
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
+            const float * numbers = (const float *) (x + r * STRIDE);
+            const __m256 value = _mm256_broadcast_ss(numbers);
+            acc[r][0] = _mm256_fmadd_ps(value, b[0], acc[r][0]);
+            acc[r][1] = _mm256_fmadd_ps(value, b[1], acc[r][1]);
+            if (in_pairs) {
+                const __m256 other = _mm256_broadcast_ss(numbers + 1);
+                acc[r][0] = _mm256_fmadd_ps(other, second[0], acc[r][0]);
+                acc[r][1] = _mm256_fmadd_ps(other, second[1], acc[r][1]);
+            }
+        }
+        x += in_pairs ? 8 : 4;
         w += step;
     }
     UNROLL_FOR(int r = 0; r < rows; ++r) {
         UNROLL_FOR(int v = 0; v < 2; ++v) {
-            const __m256 before = resume ? _mm256_loadu_ps(tile + r * tile_stride + v * 8) : _mm256_setzero_ps();
-            _mm256_storeu_ps(tile + r * tile_stride + v * 8, _mm256_add_ps(before, acc[r][v]));
+            _mm256_storeu_ps(tile + r * tile_stride + v * 8, acc[r][v]);
         }
     }
 }
 
-#define TILES_512(rows, panels)                                                                \
-    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) {                                  \
-        tile_512(rows, panels, 0, x, w, steps, panel_stride, tile, tile_stride, resume, next); \
-    }                                                                                          \
-    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) {                                  \
-        tile_512(rows, panels, 1, x, w, steps, panel_stride, tile, tile_stride, resume, next); \
-    }                                                                                          \
-    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) {                                \
-        tile_bf16(rows, panels, x, w, steps, panel_stride, tile, tile_stride, resume, next);   \
+#define TILES_512(rows, panels)                                                                                 \
+    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) {                                                   \
+        tile_512(rows, panels, HOTSHOE_LINEAR_F32, x, w, steps, panel_stride, tile, tile_stride, resume, next); \
+    }                                                                                                           \
+    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) {                                                   \
+        tile_512(rows, panels, HOTSHOE_LINEAR_F16, x, w, steps, panel_stride, tile, tile_stride, resume, next); \
+    }                                                                                                           \
+    AVX512 static void single_512_##rows##_##panels(TILE_ARGS) {                                                \
+        tile_512(rows, panels, BF16_ONE_BY_ONE, x, w, steps, panel_stride, tile, tile_stride, resume, next);    \
+    }                                                                                                           \
+    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) {                                                 \
+        tile_bf16(rows, panels, x, w, steps, panel_stride, tile, tile_stride, resume, next);                    \
     }
-#define TILES_256(rows)                                                                         \
-    AVX2 static void f32_256_##rows(TILE_ARGS) {                                                \
-        (void) panel_stride;                                                                    \
-        tile_256(rows, 0, 128, x, w, steps, tile, tile_stride, resume, next);                   \
-        tile_256(rows, 0, 128, x, w + 64, steps, tile + HALF_PANEL, tile_stride, resume, next); \
-    }                                                                                           \
-    AVX2 static void f16_256_##rows(TILE_ARGS) {                                                \
-        (void) panel_stride;                                                                    \
-        tile_256(rows, 1, 64, x, w, steps, tile, tile_stride, resume, next);                    \
-        tile_256(rows, 1, 64, x, w + 32, steps, tile + HALF_PANEL, tile_stride, resume, next);  \
-    }                                                                                           \
-    AVX2 static void half_256_##rows(TILE_ARGS) {                                               \
-        (void) panel_stride;                                                                    \
-        tile_256(rows, 0, 64, x, w, steps, tile, tile_stride, resume, next);                    \
+#define HALVES_256(name, rows, format, step)                                                                \
+    AVX2 static void name##_256_##rows(TILE_ARGS) {                                                         \
+        (void) panel_stride;                                                                                \
+        tile_256(rows, format, step, x, w, steps, tile, tile_stride, resume, next);                         \
+        tile_256(rows, format, step, x, w + step / 2, steps, tile + HALF_PANEL, tile_stride, resume, next); \
+    }
+#define TILES_256(rows)                                                                       \
+    HALVES_256(f32, rows, HOTSHOE_LINEAR_F32, 128)                                            \
+    HALVES_256(f16, rows, HOTSHOE_LINEAR_F16, 64)                                             \
+    HALVES_256(single, rows, BF16_ONE_BY_ONE, 128)                                            \
+    AVX2 static void half_256_##rows(TILE_ARGS) {                                             \
+        (void) panel_stride;                                                                  \
+        tile_256(rows, HOTSHOE_LINEAR_F32, 64, x, w, steps, tile, tile_stride, resume, next); \
     }
 #define EACH_TO_6(call) call(1, 2) call(2, 2) call(3, 2) call(4, 2) call(5, 2) call(6, 2)
 #define EACH_TO_14(call)                                                                                           \
@@ -195,18 +237,18 @@ TILES_256(6)
 #define F32_512(rows, panels) [panels - 1][rows] = f32_512_##rows##_##panels,
 #define F16_512(rows, panels) [panels - 1][rows] = f16_512_##rows##_##panels,
 #define BF16_512(rows, panels) [panels - 1][rows] = bf16_##rows##_##panels,
+#define SINGLE_512(rows, panels) [panels - 1][rows] = single_512_##rows##_##panels,
+#define ROWS_256(name) {0, name##_256_1, name##_256_2, name##_256_3, name##_256_4, name##_256_5, name##_256_6}
 
 typedef tile_fn tile_table[2][MAX_ROWS + 1];
 static const tile_table tiles_512[] = {
     {EACH_TO_14(F32_512) EACH_TO_6(F32_512)},
     {EACH_TO_14(F16_512) EACH_TO_6(F16_512)},
     {EACH_TO_14(BF16_512) EACH_TO_6(BF16_512)},
+    [BF16_ONE_BY_ONE] = {EACH_TO_14(SINGLE_512) EACH_TO_6(SINGLE_512)},
 };
-static const tile_table tiles_256[] = {
-    {{0, f32_256_1, f32_256_2, f32_256_3, f32_256_4, f32_256_5, f32_256_6}},
-    {{0, f16_256_1, f16_256_2, f16_256_3, f16_256_4, f16_256_5, f16_256_6}},
-};
+static const tile_table tiles_256[] = {{ROWS_256(f32)}, {ROWS_256(f16)}, [BF16_ONE_BY_ONE] = {ROWS_256(single)}};
 /* For half panels of F32. */
-static const tile_table half_tiles_256 = {{0, half_256_1, half_256_2, half_256_3, half_256_4, half_256_5, half_256_6}};
+static const tile_table half_tiles_256 = {ROWS_256(half)};
 
 #endif

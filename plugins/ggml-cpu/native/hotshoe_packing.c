@@ -124,7 +124,7 @@ static int pack_part(const struct hotshoe_pack_job * job, int64_t first, int64_t
         return 1;
     }
     if (!job->to_float) {
-        hotshoe_pack_rows(job->format, job->k, job->m, first, n, (const float *) rows, packed);
+        hotshoe_pack_rows(job->format, job->type, job->k, job->m, first, n, rows, packed);
         return 1;
     }
     float * floats = malloc((size_t) (n * job->k) * sizeof(float));
@@ -132,7 +132,7 @@ static int pack_part(const struct hotshoe_pack_job * job, int64_t first, int64_t
         return 0;
     }
     job->to_float(rows, floats, n * job->k);
-    hotshoe_pack_rows(job->format, job->k, job->m, first, n, floats, packed);
+    hotshoe_pack_rows(job->format, GGML_TYPE_F32, job->k, job->m, first, n, floats, packed);
     free(floats);
     return 1;
 }

@@ -38,13 +38,14 @@ struct hotshoe_pack_job {
     void * packed;     /* part of pages, zeroed */
     int64_t k, m, n_matrices;
     int64_t row_bytes, matrix_bytes; /* of a row in the file, and of a packed matrix */
-    int64_t rows_at_once;            /* rows of a part, a multiple of 16 */
+    int64_t rows_at_once;            /* rows of a part, a multiple of 32 */
     int64_t first_part;              /* the parts of all jobs before */
     int64_t n_left;                  /* parts that are not packed yet */
     int32_t format;                  /* enum ggml_type for hotshoe_quants_pack, or enum hotshoe_linear_format */
+    int32_t type;                    /* enum ggml_type of `rows`; only if is_dense */
     int32_t is_dense;                /* whether it is for hotshoe_pack_rows */
     int32_t is_mapped;               /* whether `rows` are pages of a file, to be released after they were read */
-    /* Makes n floats of a row in the file; NULL if it has floats. Only if is_dense. */
+    /* Makes n floats of a row in the file, which are packed instead of it; or NULL. Only if is_dense. */
     void (*to_float)(const void * row, float * floats, int64_t n);
 };
 

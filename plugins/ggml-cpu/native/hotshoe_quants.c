@@ -349,7 +349,7 @@ static void multiply(const struct token_group * g, struct staged * s, int are_st
 
 static struct token_group token_group_of(const struct hotshoe_linear_params * params) {
 #if defined(HOTSHOE_X86)
-    const struct quant_set * set = params->avx2_only ? &hotshoe_quants_avx2 : hotshoe_quants_best();
+    const struct quant_set * set = params->without & CPU_AVX512 ? &hotshoe_quants_avx2 : hotshoe_quants_best();
 #else
     const struct quant_set * set = hotshoe_quants_best();
 #endif

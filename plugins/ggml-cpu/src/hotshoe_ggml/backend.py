@@ -52,8 +52,7 @@ class GgmlBackend(Backend):
             self.honours = self.honours | {"matmul_precision"}
         self.rounds_to_bf16 = self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours
         self.fast_math = any(unit.fast_math for unit in self.units)
-        exact = self.params.repack is True and not self.rounds_to_bf16
-        self.batch_invariant = exact and len(self.units) == 1 and self.units[0].reads_lists
+        self.batch_invariant = self.params.repack is True and len(self.units) == 1 and self.units[0].reads_lists
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
         self._stored: dict[Tensor, tuple[str, Stored]] = {}  # device and memory
         self._executables: set[GgmlExecutable] = set()

@@ -15,14 +15,7 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.cpu.fusion import Pattern, find_patterns, operands
 from hotshoe_ggml.cpu.kept_states import KEYS, KeptState, find_kept_states
-from hotshoe_ggml.cpu.packed import (
-    DenseWeight,
-    PackedFormat,
-    PackedWeight,
-    QuantizedWeight,
-    linear_params,
-    multiplies_stored,
-)
+from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
 from hotshoe_ggml.lowering.builder import Builder, Fusion, Ptr, ReadOperand
 from hotshoe_ggml.lowering.table import LOWERINGS
 from hotshoe_ggml.memory.layouts import Layout
@@ -71,9 +64,7 @@ class _Rows(NamedTuple):
 class CpuBuilder(Builder):
     """Makes nodes for the CPU, with hotshoe's kernels wherever they apply and ggml's ops elsewhere.
 
-    n_threads: size of the pool that computes. scratch: HOTSHOE_SCRATCH bytes for each of its threads. bf16: products
-    may round F16 weights and their other operand to BF16. multiplies_stored: our kernels may compute products with
-    weights that are not packed.
+    n_threads: size of the pool that computes. scratch: HOTSHOE_SCRATCH bytes for each of its threads.
     """
 
     def __init__(
@@ -84,19 +75,15 @@ class CpuBuilder(Builder):
         flash: str,
         n_threads: int,
         scratch: Any,
-        bf16: bool,
-        multiplies_stored: bool,
     ) -> None:
         super().__init__(context, keep_alive, flash=flash)
         self.n_threads = n_threads
         self._scratch = scratch
-        self.bf16 = bf16
-        self._multiplies_stored = multiplies_stored
 
     # Products, and what is fused into them
 
     def fuse(self, graph: Graph, is_mine: Callable[[Tensor], bool], read_operand: ReadOperand) -> Fusion:
-        found, absorbed = find_patterns(graph, functools.partial(self._uses_our_kernel, is_mine), _is_gated_pair)
+        found, absorbed = find_patterns(graph, _is_packed_product, _is_gated_pair)
         nodes: dict[Tensor, Callable[[], Ptr]] = {}
         for node, pattern in found.items():
             nodes[node] = functools.partial(self._pattern, node, pattern, read_operand)
@@ -104,14 +91,6 @@ class CpuBuilder(Builder):
             nodes[kept.node] = functools.partial(self._with_kept_state, kept, read_operand)
             absorbed |= kept.absorbed
         return Fusion(nodes, absorbed)
-
-    def _uses_our_kernel(self, is_mine: Callable[[Tensor], bool], node: Tensor) -> bool:
-        """Whether our kernels, not ggml's, compute this ``linear`` or ``linear_experts``."""
-        if isinstance(_layout(node), PackedWeight):
-            return True
-        if not self._multiplies_stored or not is_mine(node):
-            return False
-        return multiplies_stored(operands(node)[1], node.size // node.shape[-1], bf16=self.bf16)
 
     def _pattern(self, node: Tensor, pattern: Pattern, read_operand: ReadOperand) -> Ptr:
         """Make the ggml node of a whole pattern. node: the last node of the pattern."""
@@ -129,7 +108,7 @@ class CpuBuilder(Builder):
     def product(
         self,
         x: Ptr,
-        weight: PackedWeight | Ptr,
+        weight: PackedWeight,
         bias: Ptr | None = None,
         residual: Ptr | None = None,
         activation: str = "none",
@@ -137,28 +116,21 @@ class CpuBuilder(Builder):
     ) -> Ptr:
         """``act(x @ W.T + bias) + residual``, with ne ``[m, n]``. Reshape it if x has more axes.
 
-        x: ne ``[k, ...]``, n vectors in all. weight: packed, or a ggml tensor with ne ``[k, m]`` of F32, F16 or BF16.
-        It must live as long as the graph. bias: m numbers. residual: n * m numbers in the order of the result.
-        activation: "none" or "gelu" (with erf). gate: a weight that ``takes_gate`` allows; the result is then
-        ``act(x @ gate.T) * (x @ W.T)``, without bias and residual, and activation is "silu" or "gelu_tanh".
+        x: ne ``[k, ...]``, n vectors in all. weight: it must live as long as the graph. bias: m numbers. residual:
+        n * m numbers in the order of the result. activation: "none" or "gelu" (with erf). gate: a weight that
+        ``takes_gate`` allows; the result is then ``act(x @ gate.T) * (x @ W.T)``, without bias and residual, and
+        activation is "silu" or "gelu_tanh".
         """
         assert gate is None or isinstance(weight, QuantizedWeight)
-        epilogue = (activation, bias is not None, residual is not None)
-        if isinstance(weight, PackedWeight):
-            k, m, function, params, stored = weight.k, weight.m, weight.function, weight.params(*epilogue, gate), []
-        else:
-            k, m = weight.ne[0], weight.ne[1]
-            function, params, stored = DenseWeight.function, linear_params(k, m, *epilogue), [weight]
-            if self.bf16 and weight.type == DType.F16.id:
-                params.format = PackedFormat.BF16
+        params = weight.params(activation, bias is not None, residual is not None, gate)
         params.scratch = self._scratch
-        n = int(self.g.ggml_nelements(x)) // k
-        args = [self.reshape(self.f32(x), (n, k)), *stored]
+        n = int(self.g.ggml_nelements(x)) // weight.k
+        args = [self.reshape(self.f32(x), (n, weight.k))]
         if bias is not None:
-            args.append(self.reshape(self.f32(bias), (m,)))
+            args.append(self.reshape(self.f32(bias), (weight.m,)))
         if residual is not None:
-            args.append(self.reshape(self.f32(residual), (n, m)))
-        return self._kernel(function, [m, n, 1, 1], [self.cont(arg) for arg in args], params)
+            args.append(self.reshape(self.f32(residual), (n, weight.m)))
+        return self._kernel(weight.function, [weight.m, n, 1, 1], [self.cont(arg) for arg in args], params)
 
     def experts_product(
         self, x: Ptr, packed: PackedWeight, experts: Ptr, activation: str = "none", gate: PackedWeight | None = None
@@ -409,6 +381,11 @@ def _layout(node: Tensor) -> Any:
     """The layout that a product reads, known before any node is built; None if its weight is computed by a node."""
     weight = operands(node)[1]
     return weight.handle.read_by(weight, node.op, 1) if isinstance(weight.handle, Layout) else None
+
+
+def _is_packed_product(node: Tensor) -> bool:
+    """Whether our kernels, not ggml's, compute this ``linear`` or ``linear_experts``."""
+    return isinstance(_layout(node), PackedWeight)
 
 
 def _is_gated_pair(gate: Tensor, up: Tensor) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from abc import abstractmethod
 from typing import Any, ClassVar
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.memory.host import drop_pages, is_in_memory, is_mapped
 from hotshoe_ggml.memory.layouts import PRODUCTS, PackedLayout
 from hotshoe_ggml.native import ffi, kernels, lib
@@ -23,36 +21,31 @@ __all__ = [
     "PackedFormat",
     "PackedWeight",
     "QuantizedWeight",
-    "linear_params",
     "multiplies_bf16",
-    "multiplies_stored",
     "pack_format",
-    "rounds_stored",
 ]
 
 Array = np.ndarray[Any, Any]
 
-_CHUNK = 1 << 20  # elements widened at once: as F32 4 MiB
+_CHUNK = 1 << 20  # elements of a dense weight that are packed at once; those that are rounded are F32 before, in 4 MiB
 _PART = 2 << 20  # bytes of a file that are packed at once
-_MAX_SMALL = 4 << 20  # elements of a matrix that is packed in every model, such as a router: see pack_format
 _PANEL = 16  # rows that are interleaved in a packed quantized weight
+_DENSE_PANEL = 32  # and in another one
 ALIGNMENT = 64  # of a packed weight
 
 
 class PackedFormat(enum.IntEnum):
-    """``enum hotshoe_linear_format``. BF16 rounds the activations too; the others multiply the stored values."""
+    """``enum hotshoe_linear_format``: each named after the type whose weights it stores as they are.
+
+    With BF16 the activations are rounded to BF16 too if the CPU ``multiplies_bf16``.
+    """
 
     F32 = 0
     F16 = 1
     BF16 = 2
 
 
-# In order of preference.
-_FORMATS = {
-    DType.F32: (PackedFormat.F32,),
-    DType.F16: (PackedFormat.F16,),
-    DType.BF16: (PackedFormat.BF16, PackedFormat.F32),
-}
+_FORMATS = {DType.F32: PackedFormat.F32, DType.F16: PackedFormat.F16, DType.BF16: PackedFormat.BF16}
 _ACTIVATIONS = {
     "none": "HOTSHOE_LINEAR_NONE",
     "gelu": "HOTSHOE_LINEAR_GELU_ERF",  # the exact one
@@ -63,47 +56,23 @@ _ACTIVATIONS = {
 
 def multiplies_bf16() -> bool:
     """Whether this CPU has a product of BF16 with BF16."""
-    return bool(kernels().hotshoe_linear_formats() >> PackedFormat.BF16 & 1)
+    return bool(kernels().hotshoe_linear_pairs())
 
 
 def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DType | None:
     """The layout in which this weight's products are fastest: a PackedFormat, or the quantized type it is packed as.
 
-    None if ggml's product should be used. bf16: F32 and F16 weights, and what they multiply, may be rounded to BF16.
+    None if ggml's product should be used. bf16: F16 weights, and F32 weights of a compute-bound model, may be rounded
+    to BF16, with what they multiply. Other F32 weights are exact: the router of experts needs its precision.
     """
     product = PRODUCTS.get(len(weight.shape))
     if 0 in weight.shape or not weight.uses or any(use != product for use in weight.uses):
         return None
-    # ggml multiplies one row in another order than several: a router would send a token elsewhere in company
-    is_small = math.prod(weight.shape) <= _MAX_SMALL and (weight.dtype is DType.F32 or not bf16)
-    fast = kernels().hotshoe_linear_formats() if product == "linear" and (weight.compute_bound or is_small) else 0
-    formats = _FORMATS.get(weight.dtype, ())
-    if bf16 and weight.compute_bound and weight.dtype in (DType.F32, DType.F16):
-        formats = (PackedFormat.BF16, *formats)
-    format = next((f for f in formats if fast >> f & 1), None)
-    if format is None and kernels().hotshoe_quants_has(weight.dtype.id, weight.shape[-1]):
-        return weight.dtype
-    return format
-
-
-def multiplies_stored(weight: Tensor, n_rows: int, *, bf16: bool = False) -> bool:
-    """Whether our product of ``n_rows`` rows with this weight, as the file has it, is faster than ggml's on this CPU.
-
-    bf16: F16 weights, and what they multiply, may be rounded to BF16.
-    """
-    if weight.op != "weight" or weight.ndim != 2:
-        return False
-    dtype = DType.BF16 if bf16 and rounds_stored(weight.dtype, weight.shape[-1]) else weight.dtype
-    min_rows = int(kernels().hotshoe_linear_stored_rows(dtype.id))  # 0: ggml's is always faster
-    return 0 < min_rows <= n_rows
-
-
-def rounds_stored(dtype: DType, k: int) -> bool:
-    """Whether our products with a weight of k columns, as the file has it, may round it to BF16.
-
-    F32 is not rounded: a matrix that is F32 among smaller types, such as the router of experts, needs its precision.
-    """
-    return dtype is DType.F16 and k % 2 == 0 and multiplies_bf16()
+    format = _FORMATS.get(weight.dtype) if product == "linear" else None
+    if format is not None and kernels().hotshoe_linear_formats() >> format & 1:
+        rounded = weight.dtype is DType.F16 or (weight.dtype is DType.F32 and weight.compute_bound)
+        return PackedFormat.BF16 if bf16 and rounded and multiplies_bf16() else format
+    return weight.dtype if kernels().hotshoe_quants_has(weight.dtype.id, weight.shape[-1]) else None
 
 
 class PackedWeight(PackedLayout):
@@ -148,7 +117,7 @@ class PackedWeight(PackedLayout):
         job.rows, job.packed = (ffi.cast("void *", at) for at in (address(self._data), self._address))
         job.k, job.m, job.n_matrices = self.k, self.m, max(1, self.n_experts)
         job.row_bytes, job.matrix_bytes = weight.dtype.nbytes((self.k,)), self.nbytes // job.n_matrices
-        job.rows_at_once = max(1, self._rows_at_once(job.row_bytes) // _PANEL) * _PANEL
+        job.rows_at_once = max(1, self._rows_at_once(job.row_bytes) // _DENSE_PANEL) * _DENSE_PANEL
         job.format = self.format.id if isinstance(self.format, DType) else self.format
         job.is_mapped = self._data is weight.data and is_mapped(weight.data)
 
@@ -161,6 +130,10 @@ class PackedWeight(PackedLayout):
             setattr(params, field, ffi.NULL)
 
     @abstractmethod
+    def reads_file(self) -> bool:
+        """Whether products may read the weight in its file before it is packed: if the file is in memory."""
+
+    @abstractmethod
     def _rows_at_once(self, row_bytes: int) -> int:
         """How many rows a part has. row_bytes: the size of a row in the file."""
 
@@ -169,7 +142,10 @@ class PackedWeight(PackedLayout):
         gate_address = 0 if gate is None else gate._address
         key = (activation, has_bias, has_residual, gate_address)
         if key not in self._params:
-            params = linear_params(self.k, self.m, activation, has_bias, has_residual)
+            params = ffi.new("struct hotshoe_linear_params *")
+            params.k, params.m = self.k, self.m
+            params.activation = getattr(kernels(), _ACTIVATIONS[activation])
+            params.has_bias, params.has_residual = has_bias, has_residual
             params.packed = ffi.cast("void *", self._address)
             params.gate = ffi.cast("void *", gate_address)
             params.n_experts = self.n_experts
@@ -195,13 +171,20 @@ class PackedWeight(PackedLayout):
 class DenseWeight(PackedWeight):
     """A weight for ``hotshoe_linear``: 4 bytes for each element in PackedFormat.F32, otherwise 2."""
 
-    __slots__ = ()
+    __slots__ = ("_is_rounded",)
     function = "hotshoe_linear"
 
     def __init__(self, weight: WeightData, format: PackedFormat) -> None:
         self.format: PackedFormat = format
+        self._is_rounded = _FORMATS[weight.dtype] is not format
         m, k = weight.shape
         super().__init__(weight, int(kernels().hotshoe_packed_size(format, k, m)))
+
+    def reads_file(self) -> bool:
+        weight = self._weight
+        if weight is None or self._is_rounded or (self.format is PackedFormat.BF16 and self.k % 2):
+            return False
+        return is_in_memory(weight.data)
 
     def _rows_at_once(self, row_bytes: int) -> int:
         return _CHUNK // self.k
@@ -209,8 +192,8 @@ class DenseWeight(PackedWeight):
     def describe(self, job: Any) -> None:
         assert self._weight is not None, "packed already"
         super().describe(job)
-        job.is_dense = True
-        if self._weight.dtype is not DType.F32:
+        job.is_dense, job.type = True, self._weight.dtype.id
+        if self._is_rounded and self._weight.dtype is not DType.F32:
             job.to_float = lib().ggml_get_type_traits(self._weight.dtype.id).to_float
 
 
@@ -230,7 +213,6 @@ class QuantizedWeight(PackedWeight):
         super().__init__(weight, int(kernels().hotshoe_quants_size(weight.dtype.id, k, m)))
 
     def reads_file(self) -> bool:
-        """Whether products may read the weight in its file before it is packed: if the file is in memory."""
         weight = self._weight
         if weight is None:
             return False
@@ -245,12 +227,3 @@ class QuantizedWeight(PackedWeight):
 
     def _rows_at_once(self, row_bytes: int) -> int:
         return _PART // row_bytes
-
-
-def linear_params(k: int, m: int, activation: str, has_bias: bool, has_residual: bool) -> Any:
-    """A ``struct hotshoe_linear_params`` for a weight that is not packed."""
-    params = ffi.new("struct hotshoe_linear_params *")
-    params.k, params.m = k, m
-    params.activation = getattr(kernels(), _ACTIVATIONS[activation])
-    params.has_bias, params.has_residual = has_bias, has_residual
-    return params

@@ -20,7 +20,6 @@ from hotshoe_ggml.cpu.packed import (
     QuantizedWeight,
     multiplies_bf16,
     pack_format,
-    rounds_stored,
 )
 from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_ggml.cpu.prefetching import force_prefetching, prefetching
@@ -81,8 +80,6 @@ class CpuUnit(Unit):
             flash=self.params.flash_attention,
             n_threads=self.n_threads,
             scratch=self._scratch,
-            bf16=self._bf16 and self.may_round_to_bf16,
-            multiplies_stored=self.params.repack is True,
         )
 
     def work_size(self, cgraph: Any) -> int:
@@ -92,10 +89,10 @@ class CpuUnit(Unit):
         return self.library.extra_buffer_types(self.device_pointer)
 
     def rounds(self, weight: WeightData) -> bool:
-        packed = pack_format(weight, bf16=True)
-        multiplied = "linear" in weight.uses and len(weight.shape) == 2  # a file may have any shape
-        stored = packed is None and multiplied and rounds_stored(weight.dtype, weight.shape[-1])
-        return self._bf16 and (stored or packed is not pack_format(weight))
+        if not self._bf16:
+            return False
+        product = _as_product(weight)
+        return pack_format(product, bf16=True) is not pack_format(product)
 
     def packs(self, weight: WeightData) -> bool:
         return pack_format(weight, bf16=self._bf16) is not None
@@ -103,11 +100,7 @@ class CpuUnit(Unit):
     def is_batch_invariant(self, weight: WeightData) -> bool:
         # ggml's products with one matrix may add up one row in another order than several. Those with experts compute
         # each row by itself, and those with a matrix of each head always get two rows or more: see CpuBuilder._by_head.
-        return (
-            len(weight.shape) != 2
-            or "linear" not in weight.uses
-            or self.packs(dataclasses.replace(weight, uses=("linear",)))
-        )
+        return len(weight.shape) != 2 or "linear" not in weight.uses or self.packs(_as_product(weight))
 
     def pack(self, weights: Sequence[WeightData], *, dry: bool, meter: Meter) -> list[PackedWeight]:
         packed = [self._packed(w) for w in weights]
@@ -115,7 +108,7 @@ class CpuUnit(Unit):
             meter.add(sum(w.data.nbytes for w in weights))
             return packed
         self._finish_packing()
-        later = [p for p in packed if isinstance(p, QuantizedWeight) and p.reads_file()] if self.params.mmap else []
+        later = [p for p in packed if p.reads_file()] if self.params.mmap else []
         if sum(p.nbytes for p in later) < _MIN_LATER:
             later = []
         Packing([p for p in packed if p not in later], self.n_copying, meter).finish()
@@ -163,3 +156,8 @@ def _n_rows(graph: Graph) -> int:
     """The most rows that a weight of the graph multiplies."""
     products = (node for node in graph.nodes if node.op in ("linear", "linear_experts"))
     return max((node.size // node.shape[-1] for node in products), default=0)
+
+
+def _as_product(weight: WeightData) -> WeightData:
+    """The weight as its products read it: ``load_weights`` loads a second layout if it has other uses, too."""
+    return dataclasses.replace(weight, uses=tuple(use for use in weight.uses if use == "linear") or weight.uses)
