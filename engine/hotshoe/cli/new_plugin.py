@@ -170,6 +170,20 @@ def _refuse_taken(names: Names, kind: str) -> None:
         raise _refused(distribution, f"`import {module}` is another package already: {spec.origin}")
 
 
+def _refuse_converted(transformers: str) -> None:
+    """Raise OptionError if an installed package has a converter for this class: no second one could be used."""
+    from hotshoe import families
+    from hotshoe_loader.find import find_entry_points
+
+    group = families.CONVERTERS
+    for entry in find_entry_points([group])[group]:
+        if entry.name == transformers:
+            raise OptionError(
+                f"--transformers is {transformers!r}, which {entry.origin} converts already",
+                hint="convert the model: hotshoe convert FOLDER -o model.gguf",
+            )
+
+
 def _refused(name: str, problem: str, hint: str = _ANOTHER_NAME) -> OptionError:
     return OptionError(f"a new plugin cannot be called {shown(name)}: {problem}", hint=hint)
 
@@ -178,7 +192,7 @@ def write_plugin(names: Names, kind: str, target: Path, transformers: str | None
     """Write the package into ``target``, all of it or nothing, and return the paths of its files.
 
     transformers: the class that tests of a family compare with. Raises OptionError if it is not a name in Python, or if
-    the plugin is not a family.
+    the plugin is not a family, or if an installed package converts the class already.
 
     Raises OptionError if ``target`` exists and is not an empty folder; OSError if it cannot be written.
     """
@@ -187,6 +201,8 @@ def write_plugin(names: Names, kind: str, target: Path, transformers: str | None
             f"--transformers is {shown(transformers)}; expected the name of a class, for --family or --encoder",
             hint="it is the first of the architectures in config.json, such as OlmoForCausalLM",
         )
+    if transformers is not None:
+        _refuse_converted(transformers)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise OptionError(
             f"{target} exists already, so nothing was written; expected a new or empty folder",

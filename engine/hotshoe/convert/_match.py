@@ -346,7 +346,8 @@ def _raise_unless_complete(checkpoint: Checkpoint, missing: Sequence[str], extra
     if parts:
         raise ConversionError(
             f"the tensors of {checkpoint.model} are not those its config.json describes: {'; '.join(parts)}",
-            hint="check the names in the model's class, the converter's names, and num_hidden_layers in config.json",
+            hint="check the names in the model's class, the converter's names, and num_hidden_layers in config.json; "
+            "an optional tensor, such as a bias, must be in the converter's Rules(required=…)",
         )
 
 

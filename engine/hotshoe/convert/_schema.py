@@ -71,7 +71,7 @@ def refuse_unread(checkpoint: Checkpoint) -> None:
         raise checkpoint.refusal(
             f"{found[0][:200]}, which this converter does not know, so the file would compute something else"
             + "".join(f"; the same holds for {other[:80]}" for other in found[1:4]),
-            hint="upgrade hotshoe, or report the model",
+            hint="upgrade hotshoe, or report the model; in a converter of your own, read or expect() the setting",
         )
 
 
