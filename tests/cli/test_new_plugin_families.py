@@ -91,5 +91,8 @@ def test_a_class_that_cannot_be(arguments: list[str], tmp_path: Path, capsys: py
 def test_a_class_that_is_converted_already(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--family", "--transformers", "LlamaForCausalLM", "--output", str(tmp_path / "new")]
     assert main(["new-plugin", "acme", *arguments]) == 2
-    assert "--transformers is 'LlamaForCausalLM', which " in capsys.readouterr().err
+    assert (
+        "--transformers is 'LlamaForCausalLM', which hotshoe or another installed package converts already"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "new").exists()

@@ -111,9 +111,7 @@ def test_a_text_is_the_same_in_fewer_steps(uniform: bool, asynchronous: bool) ->
     generation = rig.generation(prompt, 300, max_draft=MAX_DRAFT)
     assert rig.read(generation) == expected(prompt, 300, copying)
     assert generation.finish == "length"
-    assert len(rig.forward.graphs) < (
-        150 if uniform else 120
-    )  # two tokens a step or more, though some guesses are wrong
+    assert len(rig.forward.graphs) < (150 if uniform else 120)  # two tokens a step, though some guesses are wrong
     assert 150 < generation.n_accepted < generation.n_drafted
     assert rig.cache.length(0) == 339  # the last token is not computed, and no guess stays
     for other in (prompt, [*prompt, *expected(prompt, 77, copying), 5]):  # what the cache has is right

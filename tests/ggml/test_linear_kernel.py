@@ -31,6 +31,8 @@ WITHOUT = pytest.mark.parametrize("without", [0, AVX512_BF16, AVX512 | AVX512_BF
 
 TOLERANCE = {shape: 1e-5 * max(1, shape[1] / 4000) for shape in SHAPES}  # sums of F32
 
+pytestmark = pytest.mark.skipif(not native.kernels().hotshoe_linear_has(), reason="this CPU has no such kernels")
+
 Packed = TypeVar("Packed", bound=PackedWeight)
 
 erf = np.vectorize(math.erf)
@@ -61,11 +63,6 @@ def ready(weight: Packed) -> Packed:
     """The weight, after it was packed."""
     Packing([weight], 1).finish()
     return weight
-
-
-def need(format: PackedFormat) -> None:
-    if not native.kernels().hotshoe_linear_formats() >> format & 1:
-        pytest.skip(f"this CPU has no fast kernel for {format.name}")
 
 
 def run(weight: PackedWeight, x: np.ndarray, *, threads: int = 2, **kwargs: Any) -> np.ndarray:
@@ -137,7 +134,6 @@ def in_file(weight: Packed) -> Packed:
 @WITHOUT
 @pytest.mark.parametrize("format", PackedFormat, ids=str)
 def test_the_product_with_its_epilogue(format: PackedFormat, shape: tuple[int, int, int], without: int) -> None:
-    need(format)
     n, _, m = shape
     x, w, product = example(*shape, format, rounds=not without)
     rng = np.random.default_rng(1)
@@ -161,7 +157,6 @@ def test_a_token_has_the_same_bits_alone_and_before_the_weight_is_packed(
     dtype: DType, shape: tuple[int, int, int], without: int
 ) -> None:
     format = PackedFormat[dtype.name]
-    need(format)
     n, k, m = shape
     x, w, _ = example(*shape, format)
     bias = np.random.default_rng(1).standard_normal(m, dtype=np.float32)
@@ -176,10 +171,9 @@ def test_a_token_has_the_same_bits_alone_and_before_the_weight_is_packed(
             np.testing.assert_array_equal(run(stored, x[some], bias=bias, threads=3), together[some])
 
 
-@pytest.mark.skipif(not native.kernels().hotshoe_linear_pairs(), reason="this CPU has one of the instruction sets")
+@pytest.mark.skipif(not native.kernels().hotshoe_linear_pairs(), reason="this CPU may have AVX2 only")
 def test_the_instruction_set_does_not_change_bits() -> None:
     for format, first in ((PackedFormat.F32, 0), (PackedFormat.F16, 0), (PackedFormat.BF16, AVX512_BF16)):
-        need(format)
         x, w, _ = example(20, 1100, 90, format)
         weight = weight_data(w, DType[format.name])
         both = [run(restricted(ready(DenseWeight(weight, format)), sets), x) for sets in (first, AVX512 | AVX512_BF16)]
@@ -189,7 +183,6 @@ def test_the_instruction_set_does_not_change_bits() -> None:
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16], ids=lambda d: d.name)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_weights_that_are_rounded_to_bf16(shape: tuple[int, int, int], dtype: DType) -> None:
-    need(PackedFormat.BF16)
     x, w, _ = example(*shape, PackedFormat[dtype.name])
     product = (rounded(x, PackedFormat.BF16) if multiplies_bf16() else x).astype(np.float64)
     product = product @ rounded(w, PackedFormat.BF16).astype(np.float64).T
@@ -200,7 +193,6 @@ def test_weights_that_are_rounded_to_bf16(shape: tuple[int, int, int], dtype: DT
 @pytest.mark.parametrize("threads", [1, 3, 8])
 @pytest.mark.parametrize("shape", [(1, 40, 70), (3, 64, 384), (100, 33, 96)], ids=str)
 def test_any_number_of_threads(threads: int, shape: tuple[int, int, int]) -> None:
-    need(PackedFormat.F32)
     x, w, product = example(*shape, PackedFormat.F32)
     got = run(ready(DenseWeight(weight_data(w), PackedFormat.F32)), x, threads=threads)
     np.testing.assert_allclose(got, product, rtol=0, atol=1e-5)
@@ -237,7 +229,6 @@ def test_weights_that_are_not_packed() -> None:
 @pytest.mark.parametrize("compute_bound", [False, True])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16], ids=lambda d: d.name)
 def test_the_format_of_a_weight(dtype: DType, compute_bound: bool) -> None:
-    need(PackedFormat.F32)
     weight = replace(weight_data(np.zeros((64, 256), np.float32), dtype), compute_bound=compute_bound)
     assert pack_format(weight) is PackedFormat[dtype.name]
     is_exact = dtype is DType.F32 and not compute_bound  # such as a router
@@ -246,7 +237,6 @@ def test_the_format_of_a_weight(dtype: DType, compute_bound: bool) -> None:
 
 
 def test_nan_stays_in_its_row() -> None:
-    need(PackedFormat.F32)
     x, w, product = example(20, 50, 40, PackedFormat.F32)
     x[3, 7], x[5, 1] = np.nan, np.inf
     got = run(ready(DenseWeight(weight_data(w), PackedFormat.F32)), x)

@@ -107,8 +107,7 @@ def dense_weights() -> list[PackedWeight]:
     """One of each format, and one that is rounded; none on a CPU without our products."""
     values = np.random.default_rng(0).standard_normal((1000, 1100), np.float32)
     pairs = [(DType[f.name], f) for f in PackedFormat] + [(DType.F16, PackedFormat.BF16)]
-    known = kernels().hotshoe_linear_formats()
-    return [DenseWeight(of_an_encoder(values, dtype), f) for dtype, f in pairs if known >> f & 1]
+    return [DenseWeight(of_an_encoder(values, dtype), f) for dtype, f in pairs if kernels().hotshoe_linear_has()]
 
 
 def bytes_of(packed: PackedWeight) -> bytes:

@@ -171,17 +171,14 @@ def _refuse_taken(names: Names, kind: str) -> None:
 
 
 def _refuse_converted(transformers: str) -> None:
-    """Raise OptionError if an installed package has a converter for this class: no second one could be used."""
+    """Raise OptionError if hotshoe or another package has a converter for this class: two are refused at every use."""
     from hotshoe import families
-    from hotshoe_loader.find import find_entry_points
 
-    group = families.CONVERTERS
-    for entry in find_entry_points([group])[group]:
-        if entry.name == transformers:
-            raise OptionError(
-                f"--transformers is {transformers!r}, which {entry.origin} converts already",
-                hint="convert the model: hotshoe convert FOLDER -o model.gguf",
-            )
+    if transformers in families.names(families.CONVERTERS):
+        raise OptionError(
+            f"--transformers is {transformers!r}, which hotshoe or another installed package converts already",
+            hint="convert the model: hotshoe convert FOLDER -o model.gguf",
+        )
 
 
 def _refused(name: str, problem: str, hint: str = _ANOTHER_NAME) -> OptionError:

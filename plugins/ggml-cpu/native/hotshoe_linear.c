@@ -1,10 +1,10 @@
 /* Product of activations by weights in F32, F16 or BF16, packed or, until that is done, as the file has them.
  *
  * A packed W (m, k) is stored in panels of 32 rows, k-major: panel[k][32]. For BF16 it is panel[k / 2][32][2], because
- * vdpbf16ps multiplies pairs. A weight that is not packed is transposed into such panels piece by piece, or, for few
- * tokens, in registers. Without AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512
- * features of it are 32 KiB. The rows of staged tokens have a constant distance, which gives every broadcast an
- * immediate address, without cache aliasing. Nothing is allocated, and no thread waits for another.
+ * vdpbf16ps multiplies pairs. A weight that is not packed is transposed into such panels piece by piece. Without
+ * AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512 features of it are 32 KiB.
+ * The rows of staged tokens have a constant distance, which gives every broadcast an immediate address, without cache
+ * aliasing. Nothing is allocated, and no thread waits for another.
  *
  * The numbers of a sum are added in the order of the features, whatever else is computed. So a token has the same bits
  * alone and among others, and before and after the weight is packed; and with AVX2 as with AVX-512, except that AVX-512
@@ -19,7 +19,6 @@
 #if defined(HOTSHOE_X86)
 
 #include "hotshoe_linear_pieces.h"
-#include "hotshoe_linear_stored.h"
 #include "hotshoe_linear_tiles.h"
 #include "work_items.h"
 
@@ -34,11 +33,9 @@ size_t hotshoe_packed_size(int format, int64_t k, int64_t m) {
     return (size_t) (ceil_div(m, PANEL) * panel_size(format, k));
 }
 
-int hotshoe_linear_formats(void) {
-    return hotshoe_cpu() & CPU_AVX2 ? 1 << HOTSHOE_LINEAR_F32 | 1 << HOTSHOE_LINEAR_F16 | 1 << HOTSHOE_LINEAR_BF16 : 0;
-}
+int hotshoe_linear_has(void) { return hotshoe_cpu() & CPU_AVX2; }
 
-int hotshoe_linear_pairs(void) { return hotshoe_cpu() & CPU_AVX512_BF16 ? 1 : 0; }
+int hotshoe_linear_pairs(void) { return hotshoe_cpu() & CPU_AVX512_BF16; }
 
 /* --- packing ------------------------------------------------------------------------------------- */
 
@@ -116,7 +113,6 @@ struct tiling {
     int64_t panels_at_once;  /* that go through the depths together */
     int tile_columns;        /* columns of a panel that a tile has: PANEL or HALF_PANEL */
     int two_panels;          /* a tile has two panels */
-    int direct;              /* tiles read the rows of a weight that is not packed */
     int widen;               /* pieces of the weight are brought into another form first, once for all tiles */
     int all_staged;          /* all depths of the tokens are staged at once */
     int writes_result;       /* a tile goes straight into y, if all of its columns exist */
@@ -125,12 +121,11 @@ struct tiling {
 };
 
 static struct tiling tiling_of(const struct product * p, int64_t first_token, int64_t n_tokens) {
+    const int half_panels = p->stored && !p->wide;
     struct tiling t = {.first_token = first_token, .n_tokens = n_tokens};
-    t.direct = p->stored && n_tokens <= (p->wide ? MAX_DIRECT : MAX_DIRECT_256);
-    const int half_panels = p->stored && (!p->wide || t.direct);
     t.n_tiles = ceil_div(n_tokens, p->wide ? MAX_ROWS : MAX_ROWS_TWO);
     t.n_depths = ceil_div(p->k, p->pairs ? 2 * DEPTH_STORED : half_panels ? DEPTH_STORED : DEPTH);
-    t.depth = to_multiple(ceil_div(p->k, t.n_depths), DEPTH_STEP);
+    t.depth = (ceil_div(p->k, t.n_depths) + 7) & ~(int64_t) 7;
     t.tile_columns = half_panels ? HALF_PANEL : PANEL;
     t.two_panels = p->wide && !p->stored && n_tokens <= MAX_ROWS_TWO;
     t.widen = p->stored || (t.n_tiles > 1 && p->format != HOTSHOE_LINEAR_F32 && !p->pairs);
@@ -141,18 +136,12 @@ static struct tiling tiling_of(const struct product * p, int64_t first_token, in
     t.panels_at_once = t.n_depths == 1 ? ceil_div(p->m, PANEL)
                        : t.all_staged  ? t.two_panels + 1
                                        : SUMS / (n_tokens * PANEL);
-    const int one_by_one = p->format == HOTSHOE_LINEAR_BF16 ? BF16_ONE_BY_ONE : p->format;
-    const int format = p->pairs ? HOTSHOE_LINEAR_BF16 : t.widen && !t.direct ? HOTSHOE_LINEAR_F32 : one_by_one;
-    if (t.direct) {
-        t.tiles = (p->wide ? stored_tiles_512 : stored_tiles_256) + format;
-    } else {
-        t.tiles = p->wide ? tiles_512 + format : half_panels ? &half_tiles_256 : tiles_256 + format;
-    }
-    if (p->wide) {
-        t.finish = half_panels ? finish_half_512 : finish_512;
-    } else {
-        t.finish = half_panels ? finish_half_256 : finish_256;
-    }
+    const int format = p->pairs                           ? HOTSHOE_LINEAR_BF16
+                       : t.widen                          ? HOTSHOE_LINEAR_F32
+                       : p->format == HOTSHOE_LINEAR_BF16 ? BF16_UNPAIRED
+                                                          : p->format;
+    t.tiles = p->wide ? tiles_512 + format : half_panels ? &half_tiles_256 : tiles_256 + format;
+    t.finish = p->wide ? finish_512 : half_panels ? finish_half_256 : finish_256;
     return t;
 }
 
@@ -162,10 +151,9 @@ struct piece {
     int64_t start, stop; /* columns that go through the depths together */
     int64_t limit;       /* columns of this call */
     int64_t k0, n_k;     /* features */
-    int64_t steps;  /* n_k, or pairs of them; tiles of rows compute a multiple of DEPTH_STEP, with zeros at the end */
-    int64_t stride; /* bytes from one panel to the next, or from one row, of what the tiles read */
-    int panels;     /* 1 or 2 */
-    int n_columns;  /* those that exist */
+    int64_t steps;       /* n_k, or pairs of them */
+    int panels;          /* 1 or 2 */
+    int n_columns;       /* those that exist */
     int is_last_depth;
 };
 
@@ -182,11 +170,13 @@ static inline void stage_tokens(const struct product * p, const struct tiling * 
                                 char * staged) {
     const int64_t row_stride = (int64_t) p->x->nb[1];
     const char * x = (const char *) p->x->data + t->first_token * row_stride + piece->k0 * 4;
-    (p->pairs ? stage_bf16 : stage_f32)(x, row_stride, t->n_tokens, piece->n_k, staged);
-    /* A panel of BF16 ends with a pair, and tiles of rows with whole cache lines. */
-    const int64_t n = ceil_div(piece->n_k, p->pairs ? 2 : 1), stop = to_multiple(piece->steps, 2);
-    for (int64_t r = 0; r < t->n_tokens && n < stop; ++r) {
-        memset(staged + r * STRIDE + n * 4, 0, (size_t) (stop - n) * 4);
+    if (p->pairs) {
+        stage_bf16(x, row_stride, t->n_tokens, piece->n_k, staged);
+        return;
+    }
+    stage_f32(x, row_stride, t->n_tokens, piece->n_k, staged);
+    for (int64_t r = 0; r < t->n_tokens && piece->n_k % 2; ++r) { /* a panel of BF16 ends with a pair */
+        memset(staged + r * STRIDE + piece->n_k * 4, 0, sizeof(float));
     }
 }
 
@@ -198,34 +188,23 @@ static inline const char * packed_at(const struct product * p, int64_t column, i
     return p->packed + column / PANEL * panel_size(p->format, p->k) + k * PANEL * element_size(p->format);
 }
 
-/* A piece of the weight as the tiles read it: in its packed panel, in its rows, or in memory of `scratch`. */
-static inline const char * unpack_panel(const struct product * p, const struct tiling * t, struct piece * piece,
+/* A piece of the weight as the tiles read it: in its packed panel, or in memory of `scratch`. */
+static inline const char * unpack_panel(const struct product * p, const struct tiling * t, const struct piece * piece,
                                         struct scratch * scratch) {
     if (!p->stored) {
         const char * w = packed_at(p, piece->column, piece->k0);
-        piece->stride = panel_size(p->format, p->k);
         if (!t->widen) {
             return w;
         }
-        const int is_f16 = p->format == HOTSHOE_LINEAR_F16;
-        (p->wide  ? is_f16 ? widen_512 : widen_pairs_512
-         : is_f16 ? widen_256
-                  : widen_pairs_256)(w, piece->steps, scratch->widened);
+        (p->format == HOTSHOE_LINEAR_BF16 ? widen_pairs
+         : p->wide                        ? widen_512
+                                          : widen_256)(w, piece->steps, scratch->widened);
         return (const char *) scratch->widened;
     }
     const char * w = stored_at(p, piece->column, piece->k0);
-    const int64_t row_stride = p->k * element_size(p->format);
-    if (t->direct) {
-        const int64_t n = piece->n_k * element_size(p->format);
-        const int64_t padded = to_multiple(piece->n_k, DEPTH_STEP) * element_size(p->format);
-        const int is_whole = piece->n_columns == t->tile_columns && n == padded;
-        piece->stride = is_whole ? row_stride : padded;
-        return is_whole
-                   ? w
-                   : pad_rows(w, row_stride, piece->n_columns, t->tile_columns, n, padded, (char *) scratch->widened);
-    }
     const int format = p->pairs ? HOTSHOE_LINEAR_F32 : p->format; /* a pair of BF16 moves as one F32 */
-    transpose_as_f32[format](w, row_stride, piece->n_columns, t->tile_columns, piece->steps, scratch->widened);
+    transpose_as_f32[format](w, p->k * element_size(p->format), piece->n_columns, t->tile_columns, piece->steps,
+                             scratch->widened);
     return (const char *) scratch->widened;
 }
 
@@ -285,7 +264,8 @@ static inline void run_tiles(const struct product * p, const struct tiling * t, 
         float * tile = writes_result ? out : sums + (t->n_depths > 1 ? first * width : 0);
         const int64_t stride = writes_result ? p->m : width;
         const struct upcoming next = upcoming_of(p, t, piece, i);
-        tiles[rows](staged + first * STRIDE, w, piece->steps, piece->stride, tile, stride, piece->k0 != 0, &next);
+        tiles[rows](staged + first * STRIDE, w, piece->steps, panel_size(p->format, p->k), tile, stride, piece->k0 != 0,
+                    &next);
         for (int panel = 0; panel < piece->panels && piece->is_last_depth && !writes_result; ++panel) {
             const int64_t column = panel * t->tile_columns;
             t->finish(tile + column, stride, rows, (int) min64(t->tile_columns, p->m - piece->column - column),
@@ -306,7 +286,7 @@ static void multiply(const struct product * p, int64_t first_token, int64_t last
         piece.stop = min64(piece.start + t.panels_at_once * PANEL, piece.limit);
         for (piece.k0 = 0; piece.k0 < p->k; piece.k0 += t.depth) {
             piece.n_k = min64(t.depth, p->k - piece.k0);
-            piece.steps = ceil_div(t.direct ? to_multiple(piece.n_k, DEPTH_STEP) : piece.n_k, p->pairs ? 2 : 1);
+            piece.steps = p->pairs ? ceil_div(piece.n_k, 2) : piece.n_k;
             piece.is_last_depth = piece.k0 + t.depth >= p->k;
             char * tokens = scratch->staged + (t.all_staged ? piece.k0 / t.depth * t.n_tokens * STRIDE : 0);
             if (!are_staged || !t.all_staged) {
@@ -315,8 +295,7 @@ static void multiply(const struct product * p, int64_t first_token, int64_t last
             for (piece.column = piece.start; piece.column < piece.stop; piece.column += piece.panels * t.tile_columns) {
                 piece.panels = t.two_panels && piece.column + PANEL < piece.stop ? 2 : 1;
                 piece.n_columns = (int) min64(piece.panels * t.tile_columns, p->m - piece.column);
-                const char * w = unpack_panel(p, &t, &piece, scratch);
-                run_tiles(p, &t, &piece, tokens, w, scratch->sums);
+                run_tiles(p, &t, &piece, tokens, unpack_panel(p, &t, &piece, scratch), scratch->sums);
             }
         }
     }
@@ -350,7 +329,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
 
 #include <math.h>
 
-int hotshoe_linear_formats(void) { return 0; }
+int hotshoe_linear_has(void) { return 0; }
 
 int hotshoe_linear_pairs(void) { return 0; }
 
@@ -367,7 +346,7 @@ void hotshoe_pack_rows(int format, int type, int64_t k, int64_t m, int64_t first
 void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     (void) nth, (void) userdata;
     for (int64_t i = 0; ith == 0 && i < dst->ne[0] * dst->ne[1]; ++i) {
-        ((float *) dst->data)[i] = NAN; /* the caller did not ask hotshoe_linear_formats */
+        ((float *) dst->data)[i] = NAN; /* the caller did not ask hotshoe_linear_has */
     }
 }
 

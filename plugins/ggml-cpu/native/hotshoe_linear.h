@@ -35,11 +35,10 @@ struct hotshoe_linear_params {
     int64_t n_experts;         /* only hotshoe_quants_experts: packed weights of k by m, one after the other */
 };
 
-/* A mask of 1 << format for the formats that are fast on this CPU. If it is 0, this CPU has no kernels: do not call the
- * other functions. */
-HOTSHOE_API int hotshoe_linear_formats(void);
+/* Whether this CPU has kernels. If not, do not call the other functions. */
+HOTSHOE_API int hotshoe_linear_has(void);
 
-/* 1 if this CPU has a product of BF16 with BF16. */
+/* Whether this CPU has a product of BF16 with BF16. */
 HOTSHOE_API int hotshoe_linear_pairs(void);
 
 /* Bytes of the packed weight (m, k). Its memory must start at a multiple of 64 and be zeroed before the first pack. */

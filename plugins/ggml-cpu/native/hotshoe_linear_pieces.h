@@ -42,16 +42,7 @@ AVX2 static void widen_256(const char * w, int64_t steps, float * out) {
 }
 
 /* Panels of pairs of BF16 to F32, feature by feature. */
-AVX512 static void widen_pairs_512(const char * w, int64_t steps, float * out) {
-    for (int64_t i = 0; i < steps * PANEL; i += 2 * PANEL) {
-        UNROLL_FOR(int v = 0; v < PANEL; v += 16) {
-            const __m512i pairs = _mm512_load_si512((const void *) (w + 2 * i + 4 * v));
-            _mm512_store_ps(out + i + v, first_of_pairs_512(pairs));
-            _mm512_store_ps(out + i + PANEL + v, second_of_pairs_512(pairs));
-        }
-    }
-}
-AVX2 static void widen_pairs_256(const char * w, int64_t steps, float * out) {
+AVX2 static void widen_pairs(const char * w, int64_t steps, float * out) {
     for (int64_t i = 0; i < steps * PANEL; i += 2 * PANEL) {
         UNROLL_FOR(int v = 0; v < PANEL; v += 8) {
             const __m256i pairs = _mm256_load_si256((const __m256i *) (w + 2 * i + 4 * v));
@@ -139,16 +130,6 @@ AVX2 static void transpose_bf16(TRANSPOSE_ARGS) {
 }
 static void (*const transpose_as_f32[])(TRANSPOSE_ARGS) = {transpose_f32, transpose_f16, transpose_bf16};
 
-/* Copies n bytes of each of n_rows rows, and adds zeros: n_padded rows of `padded` bytes. */
-static const char * pad_rows(const char * w, int64_t row_stride, int n_rows, int n_padded, int64_t n, int64_t padded,
-                             char * out) {
-    memset(out, 0, (size_t) (n_padded * padded));
-    for (int r = 0; r < n_rows; ++r) {
-        memcpy(out + r * padded, w + r * row_stride, (size_t) n);
-    }
-    return out;
-}
-
 /* --- packing: n rows of a weight as one panel, k-major ------------------------------------------------- */
 
 /* Words 0, 2, 4, ... of pairs, then words 1, 3, 5, .... */
@@ -210,9 +191,6 @@ AVX2 static void finish_half_256(FINISH_ARGS) {
     finish(HALF_PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m);
 }
 AVX2 static void finish_256(FINISH_ARGS) { finish(PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
-AVX512 static void finish_half_512(FINISH_ARGS) {
-    finish(HALF_PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m);
-}
 AVX512 static void finish_512(FINISH_ARGS) { finish(PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
 
 #endif

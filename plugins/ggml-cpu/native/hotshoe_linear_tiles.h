@@ -3,7 +3,8 @@
  * this.
  *
  * A tile is up to 14 tokens by one panel (28 accumulators of the 32 registers) or up to 6 tokens by two panels. Without
- * AVX-512 it is up to 6 tokens by half a panel (12 accumulators of the 16 registers), then by the other half. */
+ * AVX-512 it is one or two tokens by one panel (up to 8 accumulators of the 16 registers), or up to 6 tokens by half a
+ * panel (12 accumulators), then by the other half. */
 #ifndef HOTSHOE_LINEAR_TILES_H
 #define HOTSHOE_LINEAR_TILES_H
 
@@ -21,17 +22,14 @@ enum {
     DEPTH = 384,             /* features staged at once; 256 made F32 3 % slower */
     MAX_TOKENS_STORED = 144, /* MAX_TOKENS for weights as stored, in halves of panels */
     DEPTH_STORED = 512,      /* DEPTH for weights as stored, and twice as many in BF16; 256 made F16 15 % slower */
-    DEPTH_STEP = 32,         /* features: a cache line of 16-bit numbers, or two of F32 */
     STAGED_DEPTHS = 2,       /* depths of MAX_TOKENS_STORED that are staged at once, or more of fewer tokens: 594 KiB */
-    MAX_DIRECT = 28,         /* tokens for which rows as stored are transposed in registers, by each tile */
-    MAX_DIRECT_256 = 6,      /* the same without AVX-512 */
     /* Floats for the sums of some panels' tiles, if a token has more depths. Summing in the result itself, whose rows
      * are far from each other, made BF16 6 % slower. */
     SUMS = 64 << 10,
-    PREFETCH_STEPS = 16,            /* of a tile between two prefetches of each row */
-    LINE = 64,                      /* bytes */
-    STRIDE = DEPTH_STORED * 4 + 64, /* bytes from one staged token to the next: an odd number of cache lines */
-    BF16_ONE_BY_ONE = HOTSHOE_LINEAR_BF16 + 1, /* panels of BF16 whose numbers are multiplied as F32 */
+    PREFETCH_STEPS = 16,                     /* of a tile between two prefetches of each row */
+    LINE = 64,                               /* bytes */
+    STRIDE = DEPTH_STORED * 4 + 64,          /* bytes from one staged token to the next: an odd number of cache lines */
+    BF16_UNPAIRED = HOTSHOE_LINEAR_BF16 + 1, /* panels of BF16 whose numbers are multiplied as F32 */
 };
 
 /* Rows of a weight as stored that are transposed next, or lines of a packed panel that is widened next. They are
@@ -114,7 +112,7 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int format, const char 
             acc[r][v] = resume ? _mm512_loadu_ps(tile + r * tile_stride + v * 16) : _mm512_setzero_ps();
         }
     }
-    const int is_f16 = format == HOTSHOE_LINEAR_F16, in_pairs = format == BF16_ONE_BY_ONE;
+    const int is_f16 = format == HOTSHOE_LINEAR_F16, in_pairs = format == BF16_UNPAIRED;
     for (int64_t i = 0; i < steps; i += in_pairs ? 2 : 1) {
         prefetch_upcoming(next, i);
         __m512 b[4], second[4];
@@ -150,20 +148,21 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int format, const char 
     }
 }
 
-/* Half a panel. step: bytes from one feature, or pair of BF16, to the next. */
-AVX2 ALWAYS_INLINE void tile_256(int rows, int format, int step, const char * x, const char * w, int64_t steps,
-                                 float * tile, int64_t tile_stride, int resume, const struct upcoming * next) {
-    __m256 acc[MAX_ROWS_TWO][2];
+/* A panel, or half of one: 4 vectors or 2. step: bytes from one feature, or pair of BF16, to the next. */
+AVX2 ALWAYS_INLINE void tile_256(int rows, int vectors, int format, int step, const char * x, const char * w,
+                                 int64_t steps, float * tile, int64_t tile_stride, int resume,
+                                 const struct upcoming * next) {
+    __m256 acc[MAX_ROWS_TWO][4];
     UNROLL_FOR(int r = 0; r < rows; ++r) {
-        UNROLL_FOR(int v = 0; v < 2; ++v) {
+        UNROLL_FOR(int v = 0; v < vectors; ++v) {
             acc[r][v] = resume ? _mm256_loadu_ps(tile + r * tile_stride + v * 8) : _mm256_setzero_ps();
         }
     }
-    const int is_f16 = format == HOTSHOE_LINEAR_F16, in_pairs = format == BF16_ONE_BY_ONE;
+    const int is_f16 = format == HOTSHOE_LINEAR_F16, in_pairs = format == BF16_UNPAIRED;
     for (int64_t i = 0; i < steps; i += in_pairs ? 2 : 1) {
         prefetch_upcoming(next, i);
-        __m256 b[2], second[2];
-        UNROLL_FOR(int v = 0; v < 2; ++v) {
+        __m256 b[4], second[4];
+        UNROLL_FOR(int v = 0; v < vectors; ++v) {
             b[v] = is_f16 ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + v * 16)))
                           : _mm256_load_ps((const float *) (w + v * 32));
             if (in_pairs) {
@@ -174,20 +173,18 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int format, int step, const char * x,
         }
         UNROLL_FOR(int r = 0; r < rows; ++r) {
             const float * numbers = (const float *) (x + r * STRIDE);
-            const __m256 value = _mm256_broadcast_ss(numbers);
-            acc[r][0] = _mm256_fmadd_ps(value, b[0], acc[r][0]);
-            acc[r][1] = _mm256_fmadd_ps(value, b[1], acc[r][1]);
-            if (in_pairs) {
-                const __m256 other = _mm256_broadcast_ss(numbers + 1);
-                acc[r][0] = _mm256_fmadd_ps(other, second[0], acc[r][0]);
-                acc[r][1] = _mm256_fmadd_ps(other, second[1], acc[r][1]);
+            UNROLL_FOR(int v = 0; v < vectors; ++v) {
+                acc[r][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(numbers), b[v], acc[r][v]);
+                if (in_pairs) {
+                    acc[r][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(numbers + 1), second[v], acc[r][v]);
+                }
             }
         }
         x += in_pairs ? 8 : 4;
         w += step;
     }
     UNROLL_FOR(int r = 0; r < rows; ++r) {
-        UNROLL_FOR(int v = 0; v < 2; ++v) {
+        UNROLL_FOR(int v = 0; v < vectors; ++v) {
             _mm256_storeu_ps(tile + r * tile_stride + v * 8, acc[r][v]);
         }
     }
@@ -200,25 +197,30 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int format, int step, const char * x,
     AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) {                                                   \
         tile_512(rows, panels, HOTSHOE_LINEAR_F16, x, w, steps, panel_stride, tile, tile_stride, resume, next); \
     }                                                                                                           \
-    AVX512 static void single_512_##rows##_##panels(TILE_ARGS) {                                                \
-        tile_512(rows, panels, BF16_ONE_BY_ONE, x, w, steps, panel_stride, tile, tile_stride, resume, next);    \
+    AVX512 static void unpaired_512_##rows##_##panels(TILE_ARGS) {                                              \
+        tile_512(rows, panels, BF16_UNPAIRED, x, w, steps, panel_stride, tile, tile_stride, resume, next);      \
     }                                                                                                           \
     AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) {                                                 \
         tile_bf16(rows, panels, x, w, steps, panel_stride, tile, tile_stride, resume, next);                    \
     }
-#define HALVES_256(name, rows, format, step)                                                                \
-    AVX2 static void name##_256_##rows(TILE_ARGS) {                                                         \
-        (void) panel_stride;                                                                                \
-        tile_256(rows, format, step, x, w, steps, tile, tile_stride, resume, next);                         \
-        tile_256(rows, format, step, x, w + step / 2, steps, tile + HALF_PANEL, tile_stride, resume, next); \
+/* Up to two tokens go by a whole panel, whose four sums do not wait for each other: with two sums one token of F16 read
+ * 17 GB/s. */
+#define PANEL_256(name, rows, format, step)                                                                      \
+    AVX2 static void name##_256_##rows(TILE_ARGS) {                                                              \
+        (void) panel_stride;                                                                                     \
+        const int vectors = rows <= 2 ? 4 : 2;                                                                   \
+        for (int v = 0; v < 4; v += vectors) {                                                                   \
+            tile_256(rows, vectors, format, step, x, w + v * step / 4, steps, tile + v * 8, tile_stride, resume, \
+                     next);                                                                                      \
+        }                                                                                                        \
     }
-#define TILES_256(rows)                                                                       \
-    HALVES_256(f32, rows, HOTSHOE_LINEAR_F32, 128)                                            \
-    HALVES_256(f16, rows, HOTSHOE_LINEAR_F16, 64)                                             \
-    HALVES_256(single, rows, BF16_ONE_BY_ONE, 128)                                            \
-    AVX2 static void half_256_##rows(TILE_ARGS) {                                             \
-        (void) panel_stride;                                                                  \
-        tile_256(rows, HOTSHOE_LINEAR_F32, 64, x, w, steps, tile, tile_stride, resume, next); \
+#define TILES_256(rows)                                                                          \
+    PANEL_256(f32, rows, HOTSHOE_LINEAR_F32, 128)                                                \
+    PANEL_256(f16, rows, HOTSHOE_LINEAR_F16, 64)                                                 \
+    PANEL_256(unpaired, rows, BF16_UNPAIRED, 128)                                                \
+    AVX2 static void half_256_##rows(TILE_ARGS) {                                                \
+        (void) panel_stride;                                                                     \
+        tile_256(rows, 2, HOTSHOE_LINEAR_F32, 64, x, w, steps, tile, tile_stride, resume, next); \
     }
 #define EACH_TO_6(call) call(1, 2) call(2, 2) call(3, 2) call(4, 2) call(5, 2) call(6, 2)
 #define EACH_TO_14(call)                                                                                           \
@@ -237,7 +239,7 @@ TILES_256(6)
 #define F32_512(rows, panels) [panels - 1][rows] = f32_512_##rows##_##panels,
 #define F16_512(rows, panels) [panels - 1][rows] = f16_512_##rows##_##panels,
 #define BF16_512(rows, panels) [panels - 1][rows] = bf16_##rows##_##panels,
-#define SINGLE_512(rows, panels) [panels - 1][rows] = single_512_##rows##_##panels,
+#define UNPAIRED_512(rows, panels) [panels - 1][rows] = unpaired_512_##rows##_##panels,
 #define ROWS_256(name) {0, name##_256_1, name##_256_2, name##_256_3, name##_256_4, name##_256_5, name##_256_6}
 
 typedef tile_fn tile_table[2][MAX_ROWS + 1];
@@ -245,9 +247,9 @@ static const tile_table tiles_512[] = {
     {EACH_TO_14(F32_512) EACH_TO_6(F32_512)},
     {EACH_TO_14(F16_512) EACH_TO_6(F16_512)},
     {EACH_TO_14(BF16_512) EACH_TO_6(BF16_512)},
-    [BF16_ONE_BY_ONE] = {EACH_TO_14(SINGLE_512) EACH_TO_6(SINGLE_512)},
+    [BF16_UNPAIRED] = {EACH_TO_14(UNPAIRED_512) EACH_TO_6(UNPAIRED_512)},
 };
-static const tile_table tiles_256[] = {{ROWS_256(f32)}, {ROWS_256(f16)}, [BF16_ONE_BY_ONE] = {ROWS_256(single)}};
+static const tile_table tiles_256[] = {{ROWS_256(f32)}, {ROWS_256(f16)}, [BF16_UNPAIRED] = {ROWS_256(unpaired)}};
 /* For half panels of F32. */
 static const tile_table half_tiles_256 = {ROWS_256(half)};
 

@@ -12,7 +12,6 @@ static inline void * scratch_of(void * memory, int ith) { return (char *) memory
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t ceil_div(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
-static inline int64_t to_multiple(int64_t n, int64_t divisor) { return ceil_div(n, divisor) * divisor; }
 
 static inline int64_t n_rows(const struct ggml_tensor * t) { return t->ne[1] * t->ne[2] * t->ne[3]; }
 

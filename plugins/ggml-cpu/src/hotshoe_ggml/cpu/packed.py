@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 _CHUNK = 1 << 20  # elements of a dense weight that are packed at once; those that are rounded are F32 before, in 4 MiB
 _PART = 2 << 20  # bytes of a file that are packed at once
 _PANEL = 16  # rows that are interleaved in a packed quantized weight
-_DENSE_PANEL = 32  # and in another one
+_DENSE_PANEL = 32  # rows that are interleaved in another packed weight
 ALIGNMENT = 64  # of a packed weight
 
 
@@ -69,9 +69,9 @@ def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DTy
     if 0 in weight.shape or not weight.uses or any(use != product for use in weight.uses):
         return None
     format = _FORMATS.get(weight.dtype) if product == "linear" else None
-    if format is not None and kernels().hotshoe_linear_formats() >> format & 1:
-        rounded = weight.dtype is DType.F16 or (weight.dtype is DType.F32 and weight.compute_bound)
-        return PackedFormat.BF16 if bf16 and rounded and multiplies_bf16() else format
+    if format is not None and kernels().hotshoe_linear_has():
+        may_round = weight.dtype is DType.F16 or (weight.dtype is DType.F32 and weight.compute_bound)
+        return PackedFormat.BF16 if bf16 and may_round and multiplies_bf16() else format
     return weight.dtype if kernels().hotshoe_quants_has(weight.dtype.id, weight.shape[-1]) else None
 
 
