@@ -1,7 +1,7 @@
-/* Packs a quantized weight: reorders the blocks of 16 rows, so that one vector reads the same field of 4 to 16 rows
- * (hotshoe_quants_unpack.h describes the layout). A packed weight has as many bytes as the file's.
+/* Packs a quantized weight: reorders the blocks of 16 rows, so that one vector reads the same numbers of 4 to 16 rows. A
+ * packed weight has as many bytes as the file's.
  *
- * Reading order: this file, then hotshoe_quants_set.h (struct quant: the fields of each type). */
+ * Reading order: the table of layouts, then pack_blocks; hotshoe_quants_unpack.h reads what they make. */
 #include "hotshoe_quants.h"
 
 #include "isa.h"
@@ -19,12 +19,59 @@
 #include "hotshoe_quants_set.h"
 #include "tensor_rows.h"
 
+/* A run of `n` elements of a ggml block, each of `bytes` bytes. Element i of the 16 rows goes to byte
+ * ROWS * (at + i * step) of the packed block. */
+struct run {
+    uint8_t n, bytes, at, step;
+};
+
+/* The runs of each type's block, in the order of the file. A packed block has its numbers in the order in which
+ * hotshoe_quants_unpack.h reads them: then the processor prefetches it by itself. For Q4_0 that is 16 scales, then four
+ * times 16 words of eight codes. */
+enum { MAX_RUNS = 8 };
+static const struct layout {
+    int type;
+    struct run runs[MAX_RUNS];
+} layouts[] = {
+    {GGML_TYPE_Q4_0, {{1, 2, 0, 2}, {4, 4, 2, 4}}},
+    {GGML_TYPE_Q4_1, {{2, 2, 0, 2}, {4, 4, 4, 4}}},
+    {GGML_TYPE_Q5_0, {{1, 2, 0, 2}, {5, 4, 2, 4}}},
+    {GGML_TYPE_Q5_1, {{2, 2, 0, 2}, {5, 4, 4, 4}}},
+    {GGML_TYPE_Q8_0, {{1, 2, 0, 2}, {8, 4, 2, 4}}},
+    {GGML_TYPE_IQ4_NL, {{1, 2, 0, 2}, {4, 4, 2, 4}}},
+    {GGML_TYPE_MXFP4, {{1, 1, 0, 1}, {4, 4, 1, 4}}},
+    {GGML_TYPE_Q2_K, {{20, 4, 4, 4}, {2, 2, 0, 2}}},
+    /* third bits, the codes of both halves, scales */
+    {GGML_TYPE_Q3_K, {{8, 4, 14, 8}, {8, 4, 18, 8}, {8, 4, 78, 4}, {3, 4, 2, 4}, {1, 2, 0, 2}}},
+    {GGML_TYPE_Q4_K, {{2, 2, 0, 2}, {35, 4, 4, 4}}},
+    {GGML_TYPE_Q5_K, {{2, 2, 0, 2}, {43, 4, 4, 4}}},
+    /* lower bits of sub-blocks 0 and 2, 1 and 3, 4 and 6, 5 and 7; upper bits of both halves, scales */
+    {GGML_TYPE_Q6_K,
+     {{8, 4, 18, 12},
+      {8, 4, 22, 12},
+      {8, 4, 114, 12},
+      {8, 4, 118, 12},
+      {8, 4, 26, 12},
+      {8, 4, 122, 12},
+      {4, 4, 2, 4},
+      {1, 2, 0, 2}}},
+    {GGML_TYPE_IQ4_XS, {{2, 2, 0, 2}, {33, 4, 4, 4}}},
+};
+
+static const struct run * runs_of(int type) {
+    const struct layout * layout = layouts;
+    while (layout->type != type) {
+        ++layout;
+    }
+    return layout->runs;
+}
+
 size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
     const struct quant * q = quant_of(hotshoe_quants_best(), type);
     return (size_t) (ceil_div(m, ROWS) * ROWS * (k / q->file_block_elements) * q->file_block_bytes);
 }
 
-/* Collects one element of a field from each of n rows: out[n], elements of `bytes` bytes. */
+/* Collects one element from each of n rows: out[n], elements of `bytes` bytes. */
 ALWAYS_INLINE void gather(const char * rows, int64_t row_stride, int64_t n, int bytes, char * out) {
     for (int64_t r = 0; r < n; ++r) {
         memcpy(out + r * bytes, rows + r * row_stride, (size_t) bytes);
@@ -47,8 +94,8 @@ static uint32_t order_fifth_bits(uint32_t bits) {
 
 #if defined(HOTSHOE_X86)
 
-/* Transposes 8 words of 8 rows: word i of all rows goes to out + i * QUAD. */
-AVX2 static void transpose_8(const char * rows, int64_t row_stride, char * out) {
+/* Transposes 8 words of 8 rows: word i of all rows goes to out + i * step. */
+AVX2 static void transpose_8(const char * rows, int64_t row_stride, char * out, int step) {
     __m256i in[8], pairs[8], fours[8];
     for (int i = 0; i < 8; ++i) {
         in[i] = _mm256_loadu_si256((const __m256i *) (rows + i * row_stride));
@@ -64,14 +111,14 @@ AVX2 static void transpose_8(const char * rows, int64_t row_stride, char * out) 
         fours[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
     }
     for (int i = 0; i < 4; ++i) {
-        _mm256_storeu_si256((__m256i *) (out + i * QUAD), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
-        _mm256_storeu_si256((__m256i *) (out + (i + 4) * QUAD),
+        _mm256_storeu_si256((__m256i *) (out + i * step), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
+        _mm256_storeu_si256((__m256i *) (out + (i + 4) * step),
                             _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31));
     }
 }
 
 /* The same for 4 words of 4 rows. */
-static void transpose_4(const char * rows, int64_t row_stride, char * out) {
+static void transpose_4(const char * rows, int64_t row_stride, char * out, int step) {
     __m128i in[4], pairs[4];
     for (int i = 0; i < 4; ++i) {
         in[i] = _mm_loadu_si128((const __m128i *) (rows + i * row_stride));
@@ -81,15 +128,15 @@ static void transpose_4(const char * rows, int64_t row_stride, char * out) {
         pairs[i + 1] = _mm_unpackhi_epi32(in[i], in[i + 1]);
     }
     for (int i = 0; i < 2; ++i) {
-        _mm_storeu_si128((__m128i *) (out + 2 * i * QUAD), _mm_unpacklo_epi64(pairs[i], pairs[i + 2]));
-        _mm_storeu_si128((__m128i *) (out + (2 * i + 1) * QUAD), _mm_unpackhi_epi64(pairs[i], pairs[i + 2]));
+        _mm_storeu_si128((__m128i *) (out + 2 * i * step), _mm_unpacklo_epi64(pairs[i], pairs[i + 2]));
+        _mm_storeu_si128((__m128i *) (out + (2 * i + 1) * step), _mm_unpackhi_epi64(pairs[i], pairs[i + 2]));
     }
 }
 
 #else
 
-/* Transposes 4 words of 4 rows: word i of all rows goes to out + i * QUAD. */
-static void transpose_4(const char * rows, int64_t row_stride, char * out) {
+/* Transposes 4 words of 4 rows: word i of all rows goes to out + i * step. */
+static void transpose_4(const char * rows, int64_t row_stride, char * out, int step) {
     uint32x4_t in[4];
     for (int i = 0; i < 4; ++i) {
         in[i] = vreinterpretq_u32_u8(vld1q_u8((const uint8_t *) (rows + i * row_stride)));
@@ -97,28 +144,28 @@ static void transpose_4(const char * rows, int64_t row_stride, char * out) {
     const uint32x4x2_t first = vzipq_u32(in[0], in[2]), second = vzipq_u32(in[1], in[3]);
     for (int i = 0; i < 2; ++i) {
         const uint32x4x2_t words = vzipq_u32(first.val[i], second.val[i]);
-        vst1q_u8((uint8_t *) (out + 2 * i * QUAD), vreinterpretq_u8_u32(words.val[0]));
-        vst1q_u8((uint8_t *) (out + (2 * i + 1) * QUAD), vreinterpretq_u8_u32(words.val[1]));
+        vst1q_u8((uint8_t *) (out + 2 * i * step), vreinterpretq_u8_u32(words.val[0]));
+        vst1q_u8((uint8_t *) (out + (2 * i + 1) * step), vreinterpretq_u8_u32(words.val[1]));
     }
 }
 
 #endif
 
 /* The same for n words of 16 rows. */
-static void transpose_words(const char * rows, int64_t row_stride, int n, char * out) {
+static void transpose_words(const char * rows, int64_t row_stride, int n, char * out, int step) {
     int i = 0;
 #if defined(HOTSHOE_X86)
-    for (; i + 8 <= n; i += 8, rows += 32, out += 8 * QUAD) {
-        transpose_8(rows, row_stride, out);
-        transpose_8(rows + 8 * row_stride, row_stride, out + 32);
+    for (; i + 8 <= n; i += 8, rows += 32, out += 8 * step) {
+        transpose_8(rows, row_stride, out, step);
+        transpose_8(rows + 8 * row_stride, row_stride, out + 32, step);
     }
 #endif
-    for (; i + 4 <= n; i += 4, rows += 16, out += 4 * QUAD) {
+    for (; i + 4 <= n; i += 4, rows += 16, out += 4 * step) {
         for (int r = 0; r < ROWS; r += 4) {
-            transpose_4(rows + r * row_stride, row_stride, out + 4 * r);
+            transpose_4(rows + r * row_stride, row_stride, out + 4 * r, step);
         }
     }
-    for (; i < n; ++i, rows += 4, out += QUAD) {
+    for (; i < n; ++i, rows += 4, out += step) {
         gather(rows, row_stride, ROWS, 4, out);
     }
 }
@@ -127,20 +174,22 @@ static void transpose_words(const char * rows, int64_t row_stride, int n, char *
 static void pack_blocks(const struct quant * q, const char * in, int64_t row_bytes, int64_t first, int64_t n,
                         int64_t n_blocks, char * out) {
     const int fifth_bits = q->type == GGML_TYPE_Q5_0 || q->type == GGML_TYPE_Q5_1;
+    const struct run * const runs = runs_of(q->type);
     /* The next panel. The processor itself does not foresee reads in 16 places at once. */
     const char * next = in + n * row_bytes;
-    for (int64_t b = 0; b < n_blocks; ++b) {
+    for (int64_t b = 0; b < n_blocks; ++b, out += ROWS * q->file_block_bytes) {
         for (int line = 0; line < ROWS * q->file_block_bytes; line += CACHE_LINE, next += CACHE_LINE) {
             __builtin_prefetch(next);
         }
-        for (int f = 0; f < 2; ++f) {
-            const int bytes = q->fields[f].bytes, n_elements = q->fields[f].n;
+        for (const struct run * run = runs; run < runs + MAX_RUNS && run->n; ++run) {
+            const int bytes = run->bytes, step = ROWS * run->step;
+            char * const to = out + ROWS * run->at;
             if (bytes == 4 && n == ROWS) {
-                transpose_words(in, row_bytes, n_elements, out);
+                transpose_words(in, row_bytes, run->n, to, step);
             } else {
-                for (int i = 0; i < n_elements; ++i) {
+                for (int i = 0; i < run->n; ++i) {
                     const char * from = in + i * bytes;
-                    char * lanes = out + (i * ROWS + first) * bytes;
+                    char * lanes = to + i * step + first * bytes;
                     switch (bytes) { /* a constant size, so that no copy is a call */
                         case 1: gather(from, row_bytes, n, 1, lanes); break;
                         case 2: gather(from, row_bytes, n, 2, lanes); break;
@@ -149,7 +198,7 @@ static void pack_blocks(const struct quant * q, const char * in, int64_t row_byt
                 }
             }
             if (fifth_bits && bytes == 4) {
-                char * lanes = out + first * 4;
+                char * lanes = to + first * 4;
                 uint32_t words[ROWS];
                 memcpy(words, lanes, (size_t) n * 4);
                 for (int64_t r = 0; r < n; ++r) {
@@ -157,8 +206,7 @@ static void pack_blocks(const struct quant * q, const char * in, int64_t row_byt
                 }
                 memcpy(lanes, words, (size_t) n * 4);
             }
-            in += n_elements * bytes;
-            out += n_elements * ROWS * bytes;
+            in += run->n * bytes;
         }
     }
 }

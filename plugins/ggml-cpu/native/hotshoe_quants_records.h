@@ -120,9 +120,11 @@ INLINE void open_record(struct sink * s, int slot, int record) {
 /* Signed codes of 8 bits as FORM_OF_8 has them: for vpdpbusd, whose codes are unsigned, they count from -128. */
 #if defined(QUANTS_AVX2) || defined(QUANTS_DOTPROD)
 #define ZERO8 0
+#define UNSIGNED_BYTES 0
 INLINE ints of_8_bits(ints codes) { return codes; }
 #else
 #define ZERO8 128
+#define UNSIGNED_BYTES 1 /* codes may use all 8 bits */
 INLINE ints of_8_bits(ints codes) { return codes ^ bytes(0x80); }
 #endif
 

@@ -54,15 +54,10 @@ typedef float (*max_scale_fn)(const float * x, int64_t k);
 /* sums[i] *= act(gates[i]) for n tokens of 16 numbers; activation: enum hotshoe_linear_activation. */
 typedef void (*gate_fn)(int activation, const float * gates, int64_t n, float * sums);
 
-struct field {
-    uint8_t n, bytes; /* elements, and the size of one */
-};
-
 /* One quantized type. */
 struct quant {
     int type;                                  /* enum ggml_type */
     int file_block_elements, file_block_bytes; /* of a ggml block */
-    struct field fields[2];                    /* of a ggml block, in the file's order */
     int record_elements, form, mins;           /* of a record: see hotshoe_quants_unpack.h */
     int zero;                                  /* the code for 0 */
     stage_fn stage, stage_correction;          /* stage_correction: stages the rounding errors of one span */

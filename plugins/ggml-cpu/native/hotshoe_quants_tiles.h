@@ -179,20 +179,20 @@ ISA static void gate(int activation, const float * gates, int64_t n, float * sum
 #define CALLS(stage, tiles, type) \
     stage, stage##_correction, tiles, unpack_##type, {multiply_##type, multiply_##type##_every_line}
 static const struct quant quants[] = {
-    /* type; elements, bytes and fields of a ggml block; elements, form, mins and zero of a record */
-    {GGML_TYPE_Q4_0,    32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_6, 0,   8, CALLS(stage_32,  tiles_32,        q4_0)},
-    {GGML_TYPE_Q4_1,    32,  20, {{2, 2}, {4, 4}},   32, FORM_OF_6, 1,   8, CALLS(stage_32,  tiles_32_mins,   q4_1)},
-    {GGML_TYPE_Q5_0,    32,  22, {{1, 2}, {5, 4}},   32, FORM_OF_6, 0,  16, CALLS(stage_32,  tiles_32,        q5_0)},
-    {GGML_TYPE_Q5_1,    32,  24, {{2, 2}, {5, 4}},   32, FORM_OF_6, 1,  16, CALLS(stage_32,  tiles_32_mins,   q5_1)},
-    {GGML_TYPE_Q8_0,    32,  34, {{1, 2}, {8, 4}},   32, FORM_OF_8, 0, ZERO8, CALLS(stage_8, tiles_8,         q8_0)},
-    {GGML_TYPE_IQ4_NL,  32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_8, 0, ZERO8, CALLS(stage_8, tiles_8,         iq4_nl)},
-    {GGML_TYPE_MXFP4,   32,  17, {{1, 1}, {4, 4}},   32, FORM_OF_6, 0,  12, CALLS(stage_32,  tiles_32,        mxfp4)},
-    {GGML_TYPE_Q2_K,   256,  84, {{20, 4}, {2, 2}},  16, FORM_OF_6, 1,   0, CALLS(stage_k_16,tiles_k_16_mins, q2_k)},
-    {GGML_TYPE_Q3_K,   256, 110, {{27, 4}, {1, 2}},  16, FORM_OF_6, 0,   4, CALLS(stage_k_16,tiles_k_16,      q3_k)},
-    {GGML_TYPE_Q4_K,   256, 144, {{2, 2}, {35, 4}},  32, FORM_OF_6, 1,   8, CALLS(stage_k_32,tiles_k_32_mins, q4_k)},
-    {GGML_TYPE_Q5_K,   256, 176, {{2, 2}, {43, 4}},  32, FORM_OF_6, 1,  16, CALLS(stage_k_32,tiles_k_32_mins, q5_k)},
-    {GGML_TYPE_Q6_K,   256, 210, {{52, 4}, {1, 2}},  16, FORM_OF_6, 0,  32, CALLS(stage_k_16,tiles_k_16,      q6_k)},
-    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}},  32, FORM_OF_8, 0, ZERO8, CALLS(stage_k_8, tiles_k_8,     iq4_xs)},
+    /* type; elements and bytes of a ggml block; elements, form, mins and zero of a record */
+    {GGML_TYPE_Q4_0,    32,  18, 32, FORM_OF_6, 0,   8, CALLS(stage_32,  tiles_32,        q4_0)},
+    {GGML_TYPE_Q4_1,    32,  20, 32, FORM_OF_6, 1,   8, CALLS(stage_32,  tiles_32_mins,   q4_1)},
+    {GGML_TYPE_Q5_0,    32,  22, 32, FORM_OF_6, 0,  16, CALLS(stage_32,  tiles_32,        q5_0)},
+    {GGML_TYPE_Q5_1,    32,  24, 32, FORM_OF_6, 1,  16, CALLS(stage_32,  tiles_32_mins,   q5_1)},
+    {GGML_TYPE_Q8_0,    32,  34, 32, FORM_OF_8, 0, ZERO8, CALLS(stage_8, tiles_8,         q8_0)},
+    {GGML_TYPE_IQ4_NL,  32,  18, 32, FORM_OF_8, 0, ZERO8, CALLS(stage_8, tiles_8,         iq4_nl)},
+    {GGML_TYPE_MXFP4,   32,  17, 32, FORM_OF_6, 0,  12, CALLS(stage_32,  tiles_32,        mxfp4)},
+    {GGML_TYPE_Q2_K,   256,  84, 16, FORM_OF_6, 1,   0, CALLS(stage_k_16,tiles_k_16_mins, q2_k)},
+    {GGML_TYPE_Q3_K,   256, 110, 16, FORM_OF_6, 0,   4, CALLS(stage_k_16,tiles_k_16,      q3_k)},
+    {GGML_TYPE_Q4_K,   256, 144, 32, FORM_OF_6, 1,   8, CALLS(stage_k_32,tiles_k_32_mins, q4_k)},
+    {GGML_TYPE_Q5_K,   256, 176, 32, FORM_OF_6, 1,  16, CALLS(stage_k_32,tiles_k_32_mins, q5_k)},
+    {GGML_TYPE_Q6_K,   256, 210, 16, FORM_OF_6, 0,  32, CALLS(stage_k_16,tiles_k_16,      q6_k)},
+    {GGML_TYPE_IQ4_XS, 256, 136, 32, FORM_OF_8, 0, ZERO8, CALLS(stage_k_8, tiles_k_8,     iq4_xs)},
 };
 /* clang-format on */
 

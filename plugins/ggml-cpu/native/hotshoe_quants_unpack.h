@@ -1,9 +1,9 @@
 /* Reads the packed blocks of each type: into records for the tiles of hotshoe_quants_tiles.h, or straight into the sums
  * of one token.
  *
- * A packed block has the fields of 16 rows' blocks one after the other, and each field element by element: for Q4_0
- * that is 16 scales, then four times 16 words of eight codes. So one vector reads the same field for 4 to 16 rows:
- * `vec` below is the number of such a vector of the panel.
+ * A packed block has the numbers of 16 rows' blocks: the same number of all rows, then the next one. So one vector reads
+ * the same number of 4 to 16 rows: `vec` below is the number of such a vector of the panel. hotshoe_quants_pack.c has
+ * the order of the numbers, which is the order in which they are read here.
  *
  * A record is what a tile multiplies at once: 16 rows by `record_elements` elements, 32, or 16 if so few share a scale.
  *   codes    [elements / 4][16 rows][4]: quads, unsigned, with the code `zero` for 0
@@ -167,23 +167,24 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
  * elements is two records; its bits are in the words of its 8 quads, at a position that depends on j. All 8 records of
  * a half are closed in order, as tiles do it, so that the sums are the same. */
 
-/* Q6_K: in each half, lower nibbles in 16 words and the upper two bits in 8 words, those of sub-block j at bits 2j. */
+/* Q6_K: three words for each of 8 quads of a half: the lower bits of sub-blocks 0 and 2, those of 1 and 3, and the
+ * upper two bits of all, those of sub-block j at bits 2j. */
 INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
-    enum { UPPER = 32 * QUAD, SCALES = UPPER + 16 * QUAD, D = SCALES + 4 * QUAD };
-    for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
-        open_block(s, in, 0);
+    enum { SCALES = 2 * ROWS, CODES = SCALES + 4 * QUAD, BYTES = CODES + 48 * QUAD };
+    for (int64_t i = 0; i < n; ++i, in += BYTES) {
+        open_block(s, in, CODES);
         for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
-            const floats d = f16_floats(in + D + vec * 2 * LANES);
+            const floats d = f16_floats(in + vec * 2 * LANES);
             for (int half = 0; half < 2; ++half) {
+                const char * const at_codes = in + CODES + 24 * half * QUAD;
                 UNROLL_FOR(int part = 0; part < 2; ++part) {
                     UNROLL_FOR(int j = 0; j < 4; ++j) {
                         open_record(s, 2 * j + part, 8 * half + 2 * j + part);
                     }
                     UNROLL_FOR(int q = 0; q < 4; ++q) {
-                        const int word = 4 * part + q;
-                        const ints a = stream(s, in + 16 * half * QUAD, word, vec);
-                        const ints b = stream(s, in + 16 * half * QUAD, 8 + word, vec);
-                        const ints top = stream(s, in + UPPER + 8 * half * QUAD, word, vec);
+                        const int word = 3 * (4 * part + q);
+                        const ints a = stream(s, at_codes, word, vec), b = stream(s, at_codes, word + 1, vec);
+                        const ints top = stream(s, at_codes, word + 2, vec);
                         const ints codes[4] = {
                             low(a, 15) | low(V(slli_epi16)(top, 4), 48),
                             low(b, 15) | low(V(slli_epi16)(top, 2), 48),
@@ -195,8 +196,8 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
                         }
                     }
                 }
-                const char * at_scales = in + SCALES + 2 * half * QUAD;
-                const ints scales[2] = {stream(s, at_scales, 0, vec), stream(s, at_scales, 1, vec)};
+                const char * at_scales = in + SCALES + 2 * half * QUAD + vec * 4 * LANES;
+                const ints scales[2] = {load_words(at_scales), load_words(at_scales + QUAD)};
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(mul_ps)(d, signed_byte_of(scales[r / 4], r % 4));
                     close_record(s, r, 8 * half + r, vec, scale, V(setzero_ps)());
@@ -204,65 +205,89 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
                 close_span(s, 8 * half, vec);
             }
         }
-        prefetch_lines(s, 1); /* scales behind the codes */
         next_records(s, 16);
     }
 }
 
 /* Codes of 2 bits of 4 sub-blocks, and perhaps third bits. Each half has 8 words, with sub-block j at bits 2j. Both
- * halves have their third bits in the same 8 words: those of sub-block j at bit 4 * half + j of each byte. */
-INLINE void take_two_bits(struct sink * s, const char * in, const char * third, int half, int part, int vec) {
+ * halves have their third bits in the same 8 words: those of sub-block j at bit 4 * half + j of each byte. Each of these
+ * words is before the word of the first half, which is read at the same time.
+ *
+ * Codes are unsigned bytes for VNNI, so they need not be moved to bit 0: those of sub-block j stay at bit 2j, and their
+ * scale is divided by the power of two. Neither rounds, so the results are the same. If they have a third bit, those of
+ * sub-block 3 go to bit 5. */
+INLINE int bit_of_codes(const struct sink * s, int j, int has_third) {
+    return !s->multiplies || !UNSIGNED_BYTES ? 0 : has_third && j == 3 ? 5 : 2 * j;
+}
+INLINE void open_sub_blocks(struct sink * s, int half, int part, int has_third) {
+    UNROLL_FOR(int j = 0; j < 4; ++j) {
+        open_record(s, 2 * j + part, 8 * half + 2 * j + part);
+        s->sum[2 * j + part] = left_32(s->sum[2 * j + part], bit_of_codes(s, j, has_third));
+    }
+}
+INLINE void take_two_bits(struct sink * s, const char * in, int has_third, int half, int part, int vec) {
     UNROLL_FOR(int q = 0; q < 4; ++q) {
         const int word = 4 * part + q;
-        const ints packed_codes = stream(s, in + 8 * half * QUAD, word, vec);
-        const ints bits = third ? right_16(load_words(third + word * QUAD + vec * 4 * LANES), 4 * half) : zeros();
-        UNROLL_FOR(int j = 0; j < 4; ++j) {
-            ints code = high(packed_codes, 2 * j, 3);
-            if (third) {
-                code = code | low(j < 2 ? V(slli_epi16)(bits, 2 - j) : V(srli_epi16)(bits, j - 2), 4);
-            }
-            take(s, 2 * j + part, 8 * half + 2 * j + part, q, vec, code);
+        ints bits = zeros();
+        if (has_third) {
+            bits = half ? load_words(in + 2 * word * QUAD + vec * 4 * LANES) : stream(s, in, 2 * word, vec);
         }
+        const ints pairs = stream(s, in, has_third && !half ? 2 * word + 1 : 8 * (half + has_third) + word, vec);
+        UNROLL_FOR(int j = 0; j < 4; ++j) {
+            const int bit = bit_of_codes(s, j, has_third);
+            ints codes = low(moved_16(pairs, 2 * j, bit), 3 << bit);
+            if (has_third) {
+                codes = codes | low(moved_16(bits, 4 * half + j, bit + 2), 4 << bit);
+            }
+            take(s, 2 * j + part, 8 * half + 2 * j + part, q, vec, codes);
+        }
+    }
+}
+/* d, divided by the power of two of each sub-block's codes. */
+INLINE void scale_sub_blocks(const struct sink * s, floats d, int has_third, floats scaled[4]) {
+    UNROLL_FOR(int j = 0; j < 4; ++j) {
+        scaled[j] = V(mul_ps)(d, V(set1_ps)(1.0f / (float) (1 << bit_of_codes(s, j, has_third))));
     }
 }
 
 INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
-    enum { CODES = 4 * QUAD, D = CODES + 16 * QUAD };
-    for (int64_t i = 0; i < n; ++i, in += D + 4 * ROWS) {
-        open_block(s, in, 0);
+    enum { SCALES = 4 * ROWS, CODES = SCALES + 4 * QUAD, BYTES = CODES + 16 * QUAD };
+    for (int64_t i = 0; i < n; ++i, in += BYTES) {
+        open_block(s, in, CODES);
         for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
-            const floats d = f16_floats(in + D + vec * 2 * LANES);
-            const floats d_min = f16_floats(in + D + 2 * ROWS + vec * 2 * LANES);
+            const floats d = f16_floats(in + vec * 2 * LANES), d_min = f16_floats(in + 2 * ROWS + vec * 2 * LANES);
+            floats scaled[4];
+            scale_sub_blocks(s, d, 0, scaled);
             for (int half = 0; half < 2; ++half) {
                 UNROLL_FOR(int part = 0; part < 2; ++part) {
-                    UNROLL_FOR(int j = 0; j < 4; ++j) {
-                        open_record(s, 2 * j + part, 8 * half + 2 * j + part);
-                    }
+                    open_sub_blocks(s, half, part, 0);
                     take_two_bits(s, in + CODES, 0, half, part, vec);
                 }
-                const char * at_both = in + 2 * half * QUAD; /* 4 bits of scale below 4 bits of minimum */
-                const ints both[2] = {stream(s, at_both, 0, vec), stream(s, at_both, 1, vec)};
+                const char * at_both = in + SCALES + 2 * half * QUAD + vec * 4 * LANES;
+                /* 4 bits of scale below 4 bits of minimum */
+                const ints both[2] = {load_words(at_both), load_words(at_both + QUAD)};
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
-                    const floats scale = V(mul_ps)(d, byte_of(low(both[r / 4], 15), r % 4));
+                    const floats scale = V(mul_ps)(scaled[r / 2], byte_of(low(both[r / 4], 15), r % 4));
                     const floats minimum = V(mul_ps)(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
                     close_record(s, r, 8 * half + r, vec, scale, V(sub_ps)(V(setzero_ps)(), minimum));
                 }
                 close_span(s, 8 * half, vec);
             }
         }
-        prefetch_lines(s, 1); /* scales behind the codes */
         next_records(s, 16);
     }
 }
 
 INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
-    enum { CODES = 8 * QUAD, SCALES = CODES + 16 * QUAD, D = SCALES + 3 * QUAD };
-    for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
-        open_block(s, in, 8 * QUAD);
+    enum { SCALES = 2 * ROWS, CODES = SCALES + 3 * QUAD, BYTES = CODES + 24 * QUAD };
+    for (int64_t i = 0; i < n; ++i, in += BYTES) {
+        open_block(s, in, CODES);
         for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
-            const floats d = f16_floats(in + D + vec * 2 * LANES);
+            const floats d = f16_floats(in + vec * 2 * LANES);
             const char * packed = in + SCALES + vec * 4 * LANES;
             const ints a = load_words(packed), b = load_words(packed + QUAD), c = load_words(packed + 2 * QUAD);
+            floats scaled[4];
+            scale_sub_blocks(s, d, 1, scaled);
             UNROLL_FOR(int half = 0; half < 2; ++half) {
                 const ints scales[2] = {
                     /* 4 bits in a and b, two more in c; they count from -32 */
@@ -270,19 +295,16 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
                     (half ? high(b, 4, 15) : low(b, 15)) | (half ? high(c, 2, 48) : low(V(slli_epi16)(c, 2), 48)),
                 };
                 UNROLL_FOR(int part = 0; part < 2; ++part) {
-                    UNROLL_FOR(int j = 0; j < 4; ++j) {
-                        open_record(s, 2 * j + part, 8 * half + 2 * j + part);
-                    }
-                    take_two_bits(s, in + CODES, in, half, part, vec);
+                    open_sub_blocks(s, half, part, 1);
+                    take_two_bits(s, in + CODES, 1, half, part, vec);
                 }
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(sub_ps)(byte_of(scales[r / 4], r % 4), V(set1_ps)(32));
-                    close_record(s, r, 8 * half + r, vec, V(mul_ps)(d, scale), V(setzero_ps)());
+                    close_record(s, r, 8 * half + r, vec, V(mul_ps)(scaled[r / 2], scale), V(setzero_ps)());
                 }
                 close_span(s, 8 * half, vec);
             }
         }
-        prefetch_lines(s, 4); /* scales behind the codes */
         next_records(s, 16);
     }
 }

@@ -46,6 +46,11 @@ typedef __m256 floats;
 INLINE ints bytes(int value) { return V(set1_epi8)((char) value); }
 INLINE ints low(ints v, int mask) { return v & bytes(mask); }
 INLINE ints high(ints v, int shift, int mask) { return low(V(srli_epi16)(v, shift), mask); }
+/* Bits `from` and the following ones of each 16 bits, moved to bit `to`. */
+INLINE ints moved_16(ints v, int from, int to) {
+    return from == to ? v : from > to ? V(srli_epi16)(v, from - to) : V(slli_epi16)(v, to - from);
+}
+INLINE ints left_32(ints v, int shift) { return shift ? V(slli_epi32)(v, shift) : v; }
 INLINE floats byte_of(ints v, int i) { return V(cvtepi32_ps)(V(srli_epi32)(v, 8 * i) & V(set1_epi32)(255)); }
 INLINE floats signed_byte_of(ints v, int i) { return V(cvtepi32_ps)(V(srai_epi32)(V(slli_epi32)(v, 24 - 8 * i), 24)); }
 INLINE ints four_bytes(const char * p) {
