@@ -215,8 +215,6 @@ class Cells:
     def allocate(self, positions: Array, slots: Array, n_rows: int) -> Array:
         """Return a cell for each row, (n_rows,) I32; may free cells that no token attends to. Raises CacheFullError."""
         n = len(positions)
-        if n:
-            self._word(int(slots[0] if n == 1 else slots.max()))
         cells = self._free(slots)
         if len(cells) < n:
             self.members &= ~self._unseen()
@@ -225,12 +223,13 @@ class Cells:
         if len(cells) < n:
             raise full(len(cells), n)
         self._allocated = cells
-        self.positions[cells] = positions
-        self.members[slots // _BITS, cells] = _bit(slots)
-        if n:
-            self._end = max(self._end, int(cells.max()) + 1)
-        for slot, _, end in parts_of_rows(slots):
-            self._next[slot] = int(cells[end - 1]) + 1
+        for slot, start, end in parts_of_rows(slots):
+            last = int(cells[end - 1])
+            part: Any = last if end - start == 1 else cells[start:end]  # NumPy takes a plain index ten times as fast
+            self.positions[part] = positions[start] if end - start == 1 else positions[start:end]
+            self._word(slot)[part] = 1 << slot % _BITS
+            self._end = max(self._end, 1 + (last if end - start == 1 else int(part.max())))
+            self._next[slot] = last + 1
         return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
 
     def _free(self, slots: Array) -> Array:

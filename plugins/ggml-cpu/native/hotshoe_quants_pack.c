@@ -1,5 +1,5 @@
-/* Packs a quantized weight: reorders the blocks of 16 rows, so that one vector reads the same numbers of 4 to 16 rows. A
- * packed weight has as many bytes as the file's.
+/* Packs a quantized weight: reorders the blocks of 16 rows, so that one vector reads the same numbers of 4 to 16 rows.
+ * A packed weight has as many bytes as the file's.
  *
  * Reading order: the table of layouts, then pack_blocks; hotshoe_quants_unpack.h reads what they make. */
 #include "hotshoe_quants.h"

@@ -1,9 +1,9 @@
 /* Reads the packed blocks of each type: into records for the tiles of hotshoe_quants_tiles.h, or straight into the sums
  * of one token.
  *
- * A packed block has the numbers of 16 rows' blocks: the same number of all rows, then the next one. So one vector reads
- * the same number of 4 to 16 rows: `vec` below is the number of such a vector of the panel. hotshoe_quants_pack.c has
- * the order of the numbers, which is the order in which they are read here.
+ * A packed block has the numbers of 16 rows' blocks: the same number of all rows, then the next one. So one vector
+ * reads the same number of 4 to 16 rows: `vec` below is the number of such a vector of the panel. hotshoe_quants_pack.c
+ * has the order of the numbers, which is the order in which they are read here.
  *
  * A record is what a tile multiplies at once: 16 rows by `record_elements` elements, 32, or 16 if so few share a scale.
  *   codes    [elements / 4][16 rows][4]: quads, unsigned, with the code `zero` for 0
@@ -210,8 +210,8 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
 }
 
 /* Codes of 2 bits of 4 sub-blocks, and perhaps third bits. Each half has 8 words, with sub-block j at bits 2j. Both
- * halves have their third bits in the same 8 words: those of sub-block j at bit 4 * half + j of each byte. Each of these
- * words is before the word of the first half, which is read at the same time.
+ * halves have their third bits in the same 8 words: those of sub-block j at bit 4 * half + j of each byte. Each of
+ * these words is before the word of the first half, which is read at the same time.
  *
  * Codes are unsigned bytes for VNNI, so they need not be moved to bit 0: those of sub-block j stay at bit 2j, and their
  * scale is divided by the power of two. Neither rounds, so the results are the same. If they have a third bit, those of

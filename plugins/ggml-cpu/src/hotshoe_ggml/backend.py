@@ -22,7 +22,7 @@ from hotshoe_ggml.memory.host import PinnedPool
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import blocks, ffi
 from hotshoe_ggml.native.context import OutOfMemory
-from hotshoe_ggml.native.log import follow_level, logger, raise_pending
+from hotshoe_ggml.native.log import logger, raise_pending
 from hotshoe_ggml.open_units import open_units
 from hotshoe_ggml.run.executable import GgmlExecutable
 from hotshoe_ggml.run.scheduler import Scheduler
@@ -151,7 +151,6 @@ class GgmlBackend(Backend):
         Raises InsufficientMemoryError if a copy to or from a device had no memory.
         """
         raise_pending()
-        follow_level()
         for unit in self._may_be_lost:
             try:
                 unit.require_alive()

@@ -21,6 +21,7 @@ from hotshoe_ggml.memory.host import PinnedPool
 from hotshoe_ggml.memory.layouts import Layout
 from hotshoe_ggml.native import ffi, ggml_functions, kernels, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
+from hotshoe_ggml.native.log import follow_level
 from hotshoe_ggml.run.assign import assign_units
 from hotshoe_ggml.run.scheduler import ScheduledGraph, Scheduler
 from hotshoe_ggml.unit import Unit
@@ -76,6 +77,7 @@ class GgmlExecutable(Executable):
         self._constants: list[TensorBuffer] = []
         self._layouts: dict[Tensor, Layout] = {}  # of weights and states; this also keeps them alive
         self._native: dict[Tensor, Any] = {}  # ggml's tensors of all other nodes
+        self._inputs: dict[Tensor, tuple[Any, Unit | None]] = {}  # those of inputs, and the units that read them
         self._keep_alive: list[Any] = []  # parameters of nodes
         self._outputs: dict[Tensor, Any] = {}  # the ggml tensors that they are read from; some are copies
         self._status = 0  # ggml's, of the last run
@@ -253,6 +255,7 @@ class GgmlExecutable(Executable):
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
             self._complete_other()
             self._failure = None  # of a run that nobody has waited for
+            follow_level()
             self._backend.require_devices()  # a device that was lost and came back has lost its memory
             scheduled = self._acquire()
             self._begin_step()
@@ -260,9 +263,7 @@ class GgmlExecutable(Executable):
             self._backend.running, self._status = self, lib().GGML_STATUS_FAILED
             try:  # all is queued on the devices: the host waits once
                 for tensor, array in self._fed.items():
-                    native = self._native.get(tensor)
-                    if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
-                        self._set(native, array)
+                    self._set(tensor, array)
                 self._status = self._scheduler.compute(scheduled)
                 if self._saved_outputs and self._status == lib().GGML_STATUS_SUCCESS:
                     self._queue_outputs(later=False)
@@ -331,9 +332,15 @@ class GgmlExecutable(Executable):
         array = None if pool is None else pool.array(tensor.shape, dtype)
         return np.empty(tensor.shape, dtype) if array is None else array
 
-    def _set(self, native: Any, array: np.ndarray[Any, Any]) -> None:
+    def _set(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         """Copy an input to where it is read. A device may do it later, in the order of what is queued on it."""
-        unit = self._unit_with(native)
+        if tensor not in self._inputs:
+            native = self._native.get(tensor)
+            has_memory = native is not None and native.buffer != ffi.NULL  # an unused input has none
+            self._inputs[tensor] = (native, self._unit_with(native)) if has_memory else (None, None)
+        native, unit = self._inputs[tensor]
+        if native is None:
+            return
         if unit is None:
             _set(native, array)
         else:
@@ -427,6 +434,7 @@ class GgmlExecutable(Executable):
             self._saved_outputs.clear()
             self._context.free()
             self._native.clear()
+            self._inputs.clear()
             self._layouts.clear()
             self._keep_alive.clear()
             self._backend.forget(self)
