@@ -143,7 +143,9 @@ static struct tiling tiling_of(const struct token_group * g) {
     t.depth = all_staged(g) ? g->k : STAGED / (g->n_tokens * token_superblock) * SUPERBLOCK;
     const int64_t unpacked_superblock =
         SUPERBLOCK / q->record_elements * RECORD(q->record_elements, q->form, q->mins); /* bytes */
-    t.step = g->n_tokens <= SMALL_GROUP ? SMALL_STEP : UNPACKED / unpacked_superblock * SUPERBLOCK;
+    t.step = t.without_unpacking          ? t.depth
+             : g->n_tokens <= SMALL_GROUP ? SMALL_STEP
+                                          : UNPACKED / unpacked_superblock * SUPERBLOCK;
     t.panel_bytes = packed_bytes(q, g->k);
     const int64_t record_lines =
         ceil_div(ROWS * q->record_elements * q->file_block_bytes / q->file_block_elements, CACHE_LINE);
