@@ -119,6 +119,13 @@ def test_guessed_tokens_share_a_step(wanted: list[int], most: int, expected: lis
     assert [chunk.outputs for chunk in graph] == [1 + n for n in expected[:most]]
 
 
+def test_texts_take_turns_at_guesses_if_there_is_no_room_for_all() -> None:
+    jobs = [Job(i, 1, i, n_draft=15) for i in range(10)]
+    steps = [schedule(jobs, Limits(512, 512), step)[0] for step in range(10)]
+    assert [[chunk.drafted for chunk in step].count(1) for step in steps] == [6] * 10
+    assert [sum(step[i].drafted for step in steps) for i in range(10)] == [6] * 10
+
+
 @pytest.mark.parametrize(("wanted", "expected"), [([15], 15), ([6], 6), ([15, 15], 0), ([15, 0], 0)])
 def test_guessed_tokens_of_a_uniform_step_are_those_of_a_single_text(wanted: list[int], expected: int) -> None:
     """So that all texts are in one graph, which reads the weights once."""

@@ -7,7 +7,8 @@ served in every third step at least, however many short ones follow it. A decodi
 for a prompt, and half as long if there are only one or two, unless pieces would have fewer than 64 rows. A prompt that
 needs more steps is cut so that the step has a round number of rows: few different graphs are needed.
 
-The guessed tokens of a decoding job (runner/drafting.py) are rows of the same graph as its next one.
+The guessed tokens of a decoding job (runner/drafting.py) are rows of the same graph as its next one. If there is no
+room for the guesses of all jobs, they take turns.
 
 If all sequences of a graph must have the same number of rows (*uniform*), decoding jobs get graphs of their own, and
 prompts are cut into the sizes of kvcache/buckets.py, so that few different graphs are needed.
@@ -122,7 +123,7 @@ def schedule(
     most = limits.n_batch - bool(prompts)
     del decoding[most:]
     wanted = [job.n_draft for job in decoding]
-    drafted = _drafted(wanted, min(most, limits.n_ubatch), limits.uniform, limits.per_octave)
+    drafted = _drafted(wanted, min(most, limits.n_ubatch), limits.uniform, limits.per_octave, step)
     done = len(decoding) + sum(drafted)
     left = limits.n_batch - done
     if allowance is not None:
@@ -148,12 +149,12 @@ def schedule(
     return _graphs(shares, limits)
 
 
-def _drafted(wanted: Sequence[int], most: int, uniform: bool, per_octave: int) -> list[int]:
+def _drafted(wanted: Sequence[int], most: int, uniform: bool, per_octave: int, step: int) -> list[int]:
     """Return how many guessed tokens of each decoding job are computed, of those ``wanted``.
 
     most: rows of the step's first graph. All these rows together are a round number: few different graphs are needed.
     uniform: only a single job gets guesses, as jobs with other numbers of rows would need a graph each, which reads all
-    weights.
+    weights. step: the number of the step; if there is no room for the guesses of all, others begin in each step.
     """
     n = len(wanted)
     room = min(most, _MOST_WITH_DRAFTS) - n
@@ -163,10 +164,10 @@ def _drafted(wanted: Sequence[int], most: int, uniform: bool, per_octave: int) -
     if room <= 0 or not drafting or (uniform and n > 1):
         return [0] * n
     share = max(1, room // drafting)
-    counts = []
-    for count in wanted:
-        counts.append(min(count, share, room))
-        room -= counts[-1]
+    counts = [0] * n
+    for i in range(step, step + n):
+        counts[i % n] = min(wanted[i % n], share, room)
+        room -= counts[i % n]
     total = n + sum(counts)
     for _ in range(total - max(n, round_down(total, min(4, per_octave)))):
         counts[counts.index(max(counts))] -= 1
