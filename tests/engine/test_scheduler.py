@@ -119,11 +119,19 @@ def test_guessed_tokens_share_a_step(wanted: list[int], most: int, expected: lis
     assert [chunk.outputs for chunk in graph] == [1 + n for n in expected[:most]]
 
 
-def test_texts_take_turns_at_guesses_if_there_is_no_room_for_all() -> None:
-    jobs = [Job(i, 1, i, n_draft=15) for i in range(10)]
-    steps = [schedule(jobs, Limits(512, 512), step)[0] for step in range(10)]
-    assert [[chunk.drafted for chunk in step].count(1) for step in steps] == [6] * 10
-    assert [sum(step[i].drafted for step in steps) for i in range(10)] == [6] * 10
+@pytest.mark.parametrize(("n", "most", "each"), [(10, 512, 6), (9, 512, 7), (10, 13, 2)])
+def test_texts_take_turns_at_guesses_if_there_is_no_room_for_all(n: int, most: int, each: int) -> None:
+    jobs = [Job(i, 1, i, n_draft=15) for i in range(n)]
+    steps = [schedule(jobs, Limits(512, most), step)[0] for step in range(n)]
+    assert [sum(chunk.drafted for chunk in step) for step in steps] == [each] * n
+    assert [sum(step[i].drafted for step in steps) for i in range(n)] == [each] * n
+
+
+def test_texts_take_turns_at_losing_a_guess_to_a_round_number() -> None:
+    jobs = [Job(i, 1, i, n_draft=15 if i < 7 else 0) for i in range(8)]
+    steps = [schedule(jobs, Limits(512, 512), step)[0] for step in range(8)]
+    assert [sum(chunk.drafted for chunk in step) for step in steps] == [6] * 8
+    assert all(0 < sum(step[i].drafted for step in steps) < 8 for i in range(7))
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [([15], 15), ([6], 6), ([15, 15], 0), ([15, 0], 0)])

@@ -271,8 +271,8 @@ class Pipeline:
 
 
 def _all_finite(logits: Array) -> bool:
-    """Whether each row has a largest logit that is a number. ``logits``: (rows, vocab)."""
-    return all(map(math.isfinite, np.maximum.reduce(logits, axis=-1).tolist()))  # faster than NumPy's methods
+    """Whether the largest logit of each row is finite. ``logits``: (rows, vocab)."""
+    return all(map(math.isfinite, np.maximum.reduce(logits, axis=-1).tolist()))  # as np.isfinite, but faster
 
 
 class Finished(NamedTuple):

@@ -154,7 +154,8 @@ def _drafted(wanted: Sequence[int], most: int, uniform: bool, per_octave: int, s
 
     most: rows of the step's first graph. All these rows together are a round number: few different graphs are needed.
     uniform: only a single job gets guesses, as jobs with other numbers of rows would need a graph each, which reads all
-    weights. step: the number of the step; if there is no room for the guesses of all, others begin in each step.
+    weights. step: the number of the step; if there is no room for the guesses of all, each begins with
+    another job.
     """
     n = len(wanted)
     room = min(most, _MOST_WITH_DRAFTS) - n
@@ -165,12 +166,13 @@ def _drafted(wanted: Sequence[int], most: int, uniform: bool, per_octave: int, s
         return [0] * n
     share = max(1, room // drafting)
     counts = [0] * n
-    for i in range(step, step + n):
-        counts[i % n] = min(wanted[i % n], share, room)
-        room -= counts[i % n]
+    turns = [i % n for i in range(step, step + n)]
+    for i in turns:
+        counts[i] = min(wanted[i], share, room)
+        room -= counts[i]
     total = n + sum(counts)
     for _ in range(total - max(n, round_down(total, min(4, per_octave)))):
-        counts[counts.index(max(counts))] -= 1
+        counts[max(reversed(turns), key=counts.__getitem__)] -= 1
     return counts
 
 

@@ -6,7 +6,7 @@
  * and no thread waits for another.
  *
  * Reading order: hotshoe_quants.h (the ops), hotshoe_quants_set.h (the types), this file from hotshoe_quants upwards,
- * then the inner loops: hotshoe_quants_unpack.h (the layouts of packed blocks and records), hotshoe_quants_records.h,
+ * then the inner loops: hotshoe_quants_unpack.h (the layout of records), hotshoe_quants_records.h,
  * hotshoe_quants_tiles.h. hotshoe_quants_pack.c packs a weight. */
 #include "hotshoe_quants.h"
 
@@ -122,7 +122,7 @@ int hotshoe_quants_gates(int type, int64_t k, int separate_outliers) {
 }
 
 /* How the product of a group is divided: into tiles of tokens, depths of elements that are staged at once, and steps of
- * elements that are unpacked at once. */
+ * elements that are unpacked, or multiplied without that, at once. */
 struct tiling {
     int64_t n_tiles; /* of tokens, of nearly one size */
     int64_t depth, step;
@@ -143,9 +143,10 @@ static struct tiling tiling_of(const struct token_group * g) {
     t.depth = all_staged(g) ? g->k : STAGED / (g->n_tokens * token_superblock) * SUPERBLOCK;
     const int64_t unpacked_superblock =
         SUPERBLOCK / q->record_elements * RECORD(q->record_elements, q->form, q->mins); /* bytes */
-    t.step = t.without_unpacking          ? t.depth
-             : g->n_tokens <= SMALL_GROUP ? SMALL_STEP
-                                          : UNPACKED / unpacked_superblock * SUPERBLOCK;
+    t.step = g->n_tokens <= SMALL_GROUP ? SMALL_STEP : UNPACKED / unpacked_superblock * SUPERBLOCK;
+    if (t.without_unpacking && g->n_tokens == 1) { /* no second token finds a step in the cache */
+        t.step = t.depth;
+    }
     t.panel_bytes = packed_bytes(q, g->k);
     const int64_t record_lines =
         ceil_div(ROWS * q->record_elements * q->file_block_bytes / q->file_block_elements, CACHE_LINE);

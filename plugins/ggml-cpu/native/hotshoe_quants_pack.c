@@ -1,7 +1,7 @@
 /* Packs a quantized weight: reorders the blocks of 16 rows, so that one vector reads the same numbers of 4 to 16 rows.
  * A packed weight has as many bytes as the file's.
  *
- * Reading order: the table of layouts, then pack_blocks; hotshoe_quants_unpack.h reads what they make. */
+ * Reading order: the table of layouts, then pack_blocks; hotshoe_quants_unpack.h reads packed blocks. */
 #include "hotshoe_quants.h"
 
 #include "isa.h"
@@ -20,14 +20,14 @@
 #include "tensor_rows.h"
 
 /* A run of `n` elements of a ggml block, each of `bytes` bytes. Element i of the 16 rows goes to byte
- * ROWS * (at + i * step) of the packed block. */
+ * ROWS * (at + i * step) of the packed block: `at` and `step` are bytes of one row's block. */
 struct run {
     uint8_t n, bytes, at, step;
 };
 
-/* The runs of each type's block, in the order of the file. A packed block has its numbers in the order in which
- * hotshoe_quants_unpack.h reads them: then the processor prefetches it by itself. For Q4_0 that is 16 scales, then four
- * times 16 words of eight codes. */
+/* The runs of each type's block, in the order of the file. A packed block has scales first, then codes in the order
+ * in which hotshoe_quants_unpack.h reads them: then the processor prefetches it by itself. For Q4_0 that is 16 scales,
+ * then four times 16 words of eight codes. */
 enum { MAX_RUNS = 8 };
 static const struct layout {
     int type;

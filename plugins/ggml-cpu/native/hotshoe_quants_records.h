@@ -98,7 +98,7 @@ INLINE void open_block(struct sink * s, const char * in, int others) {
         PREFETCH_L2(in + s->ahead);
     }
     s->next = in + s->ahead;
-    prefetch_lines(s, others / CACHE_LINE);
+    prefetch_lines(s, (others + CACHE_LINE - 1) / CACHE_LINE);
 }
 /* Word `word` of the rows of vector `vec`. One word of all rows is a cache line. */
 INLINE ints stream(struct sink * s, const char * p, int word, int vec) {

@@ -3,7 +3,7 @@
  *
  * A packed block has the numbers of 16 rows' blocks: the same number of all rows, then the next one. So one vector
  * reads the same number of 4 to 16 rows: `vec` below is the number of such a vector of the panel. hotshoe_quants_pack.c
- * has the order of the numbers, which is the order in which they are read here.
+ * has the order of the numbers: scales first, then codes in the order in which they are read here.
  *
  * A record is what a tile multiplies at once: 16 rows by `record_elements` elements, 32, or 16 if so few share a scale.
  *   codes    [elements / 4][16 rows][4]: quads, unsigned, with the code `zero` for 0
@@ -210,12 +210,12 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
 }
 
 /* Codes of 2 bits of 4 sub-blocks, and perhaps third bits. Each half has 8 words, with sub-block j at bits 2j. Both
- * halves have their third bits in the same 8 words: those of sub-block j at bit 4 * half + j of each byte. Each of
- * these words is before the word of the first half, which is read at the same time.
+ * halves have their third bits in the same 8 words: those of sub-block j at bit 4 * half + j of each byte. A word
+ * of third bits is stored just before the word of the first half that is read with it.
  *
  * Codes are unsigned bytes for VNNI, so they need not be moved to bit 0: those of sub-block j stay at bit 2j, and their
- * scale is divided by the power of two. Neither rounds, so the results are the same. If they have a third bit, those of
- * sub-block 3 go to bit 5. */
+ * scale is divided by the power of two. Neither the larger sum nor the smaller scale is rounded, so the results are the
+ * same. Codes with a third bit would not fit at bit 6: those of sub-block 3 go to bit 5. */
 INLINE int bit_of_codes(const struct sink * s, int j, int has_third) {
     return !s->multiplies || !UNSIGNED_BYTES ? 0 : has_third && j == 3 ? 5 : 2 * j;
 }
