@@ -56,6 +56,11 @@ def loaded(server: Server) -> list[str]:
     return sorted(model["name"] for model in server.get("/api/ps").json()["models"])
 
 
+def expires_at(server: Server, name: str) -> str:
+    models = server.get("/api/ps").json()["models"]
+    return str(next(model["expires_at"] for model in models if model["name"] == name))
+
+
 def need_of(server: Server, name: str) -> int:
     server.post("/v1/completions", TEXT | {"model": name})
     return int(next(model["size_needed"] for model in server.get("/api/ps").json()["models"] if model["name"] == name))
@@ -170,12 +175,12 @@ def test_keep_alive(home: Path) -> None:
     with serving("verse=" + str(VERSE)) as server:
         ask = {"model": A, "prompt": "In", "stream": False, "options": {"num_predict": 2}}
         assert server.post("/api/generate", ask | {"keep_alive": "1h"}).status_code == 200
-        until = next(model for model in server.get("/api/ps").json()["models"] if model["name"] == A)["expires_at"]
-        assert until < "9999"
+        assert expires_at(server, A) < "9999"
         assert server.post("/api/generate", ask | {"keep_alive": 0}).json()["response"]
         wait_until(lambda: loaded(server) == ["verse"])
         assert server.post("/api/generate", {"model": A}).json()["done_reason"] == "load"
         assert loaded(server) == [A, "verse"]
+        assert expires_at(server, A) > "9999", "the 0 of an earlier request ended when the model was unloaded"
         assert server.post("/api/chat", {"model": A, "keep_alive": 0}).json()["done_reason"] == "unload"
         assert loaded(server) == ["verse"]
         wrong = server.post("/api/generate", ask | {"keep_alive": "soon"})

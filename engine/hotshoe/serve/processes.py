@@ -318,6 +318,7 @@ class ModelProcess:
             self._load.cancel()
             await asyncio.wait([self._load])
         process, self._process, self.ready = self._process, None, None
+        self.keep_alive = self.spec.keep_alive  # what a request asked for ends with the unloading
         queues = list(self._queues.values())
         if process is None:
             return
