@@ -224,12 +224,12 @@ class Cells:
             raise full(len(cells), n)
         self._allocated = cells
         for slot, start, end in parts_of_rows(slots):
-            last = int(cells[end - 1])
-            part: Any = last if end - start == 1 else cells[start:end]  # NumPy takes a plain index ten times as fast
-            self.positions[part] = positions[start] if end - start == 1 else positions[start:end]
-            self._word(slot)[part] = 1 << slot % _BITS
-            self._end = max(self._end, 1 + (last if end - start == 1 else int(part.max())))
-            self._next[slot] = last + 1
+            rows: Any = start if end - start == 1 else slice(start, end)  # one index is faster than an array of it
+            taken = cells[rows]
+            self.positions[taken] = positions[rows]
+            self._word(slot)[taken] = _bit(slot)
+            self._end = max(self._end, int(taken.max()) + 1)
+            self._next[slot] = int(cells[end - 1]) + 1
         return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
 
     def _free(self, slots: Array) -> Array:

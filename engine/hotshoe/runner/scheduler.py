@@ -154,8 +154,8 @@ def _drafted(wanted: Sequence[int], most: int, uniform: bool, per_octave: int, s
 
     most: rows of the step's first graph. All these rows together are a round number: few different graphs are needed.
     uniform: only a single job gets guesses, as jobs with other numbers of rows would need a graph each, which reads all
-    weights. step: the number of the step; if there is no room for the guesses of all, each begins with
-    another job.
+    weights. step: the number of the step; if there is no room for the guesses of all, each begins with another
+    job.
     """
     n = len(wanted)
     room = min(most, _MOST_WITH_DRAFTS) - n

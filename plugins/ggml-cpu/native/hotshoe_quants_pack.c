@@ -25,9 +25,9 @@ struct run {
     uint8_t n, bytes, at, step;
 };
 
-/* The runs of each type's block, in the order of the file. A packed block has scales first, then codes in the order
- * in which hotshoe_quants_unpack.h reads them: then the processor prefetches it by itself. For Q4_0 that is 16 scales,
- * then four times 16 words of eight codes. */
+/* The runs of the block of each type that hotshoe_quants_tiles.h lists, in the order of the file. A packed block has
+ * scales first, then codes in the order in which hotshoe_quants_unpack.h reads them: then the processor prefetches it
+ * by itself. For Q4_0 that is 16 scales, then four times 16 words of eight codes. */
 enum { MAX_RUNS = 8 };
 static const struct layout {
     int type;

@@ -1,10 +1,10 @@
 /* How a product of one token prefetches its weights: chosen while computing, by measurement.
  *
  * One token is multiplied at the memory's speed if the processor is told early enough what it reads next. Which way is
- * the fastest depends on the processor, on the type (the size of a block, and what computing takes), and on the size of
- * pages: benchmarks/NOTES.md has numbers. So the first products of each type try all ways in turns, and the way with
- * the best median is used. After a gigabyte, then two, four and so on, the ways are tried again, because pages and
- * neighbours change. Results do not depend on the way. */
+ * the fastest depends on the processor, on the type (how large its blocks are, and how long computing takes), and on
+ * the size of pages: benchmarks/NOTES.md has numbers. So the first products of each type try all ways in turns, and the
+ * way with the best median is used. After a gigabyte, then two, four and so on, the ways are tried again, because pages
+ * and neighbours change. Results do not depend on the way. */
 #ifndef HOTSHOE_PREFETCH_CHOICE_H
 #define HOTSHOE_PREFETCH_CHOICE_H
 

@@ -77,7 +77,6 @@ class GgmlExecutable(Executable):
         self._constants: list[TensorBuffer] = []
         self._layouts: dict[Tensor, Layout] = {}  # of weights and states; this also keeps them alive
         self._native: dict[Tensor, Any] = {}  # ggml's tensors of all other nodes
-        self._inputs: dict[Tensor, tuple[Any, Unit | None]] = {}  # those of inputs, and the units that read them
         self._keep_alive: list[Any] = []  # parameters of nodes
         self._outputs: dict[Tensor, Any] = {}  # the ggml tensors that they are read from; some are copies
         self._status = 0  # ggml's, of the last run
@@ -263,7 +262,9 @@ class GgmlExecutable(Executable):
             self._backend.running, self._status = self, lib().GGML_STATUS_FAILED
             try:  # all is queued on the devices: the host waits once
                 for tensor, array in self._fed.items():
-                    self._set(tensor, array)
+                    native = self._native.get(tensor)
+                    if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
+                        self._set(native, array)
                 self._status = self._scheduler.compute(scheduled)
                 if self._saved_outputs and self._status == lib().GGML_STATUS_SUCCESS:
                     self._queue_outputs(later=False)
@@ -332,15 +333,9 @@ class GgmlExecutable(Executable):
         array = None if pool is None else pool.array(tensor.shape, dtype)
         return np.empty(tensor.shape, dtype) if array is None else array
 
-    def _set(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
+    def _set(self, native: Any, array: np.ndarray[Any, Any]) -> None:
         """Copy an input to where it is read. A device may do it later, in the order of what is queued on it."""
-        if tensor not in self._inputs:
-            native = self._native.get(tensor)
-            has_memory = native is not None and native.buffer != ffi.NULL  # an unused input has none
-            self._inputs[tensor] = (native, self._unit_with(native)) if has_memory else (None, None)
-        native, unit = self._inputs[tensor]
-        if native is None:
-            return
+        unit = self._unit_with(native)
         if unit is None:
             _set(native, array)
         else:
@@ -434,7 +429,6 @@ class GgmlExecutable(Executable):
             self._saved_outputs.clear()
             self._context.free()
             self._native.clear()
-            self._inputs.clear()
             self._layouts.clear()
             self._keep_alive.clear()
             self._backend.forget(self)
