@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.dialects import translate
 from hotshoe.families import find_model
 from hotshoe.load_options import OptionGroups
-from hotshoe.nn.binder import bind, check_layers, unused
+from hotshoe.nn.binder import bind, check_layers, missing_parameters, unused
 from hotshoe.placement.params import PlacementParams
 from hotshoe.runner.base import ModelParts
 from hotshoe.runner.params import RunnerParams
@@ -108,6 +108,7 @@ class LoadRequest:
             _require_cache_spec(model_class)
             config = replace(config, n_ctx=_context(file, model_class, config.n_ctx, n_ctx))
             check_layers(file, config.n_layers)
+            config = _with_drafting(file, model_class, config, options.runner)
             model = model_class(config)
             check_all_read(file.metadata, model)
             found, unused_towers = _tower_for(projector, file, model, known_projector)
@@ -131,10 +132,13 @@ class LoadRequest:
     def build(self, backend: Backend, placement: Placement, progress: Progress | None = None) -> AnyModel:
         """Load the model into an opened backend. The caller closes the backend after an error."""
         prepared = self._prepare()
-        model = self.model_class(self.config)
+        config = self.config
+        if config.n_drafting and self.runner.max_draft is None and not backend.batch_invariant:
+            config = replace(config, n_drafting=0)  # guesses could change the text there
+        model = self.model_class(config)
         bind(model, self.file, backend, placement=placement, progress=progress)
         if self.model_class.task is Task.TEXT:
-            _check_cache_spec(model, self.config.n_layers)
+            _check_cache_spec(model, config.n_layers + config.n_drafting)
         tokenizer, kind = prepared.result()
         return kind(
             ModelParts(
@@ -142,7 +146,7 @@ class LoadRequest:
                 tokenizer,
                 backend,
                 self.file,
-                self.config.n_ctx,
+                config.n_ctx,
                 self.runner,
                 towers=self.towers,
                 n_attended=max((found.tower.n_attended for found in self.found_towers), default=0),
@@ -223,6 +227,20 @@ def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: Runne
                 f"{name} is {value!r}, but this option is for text models only; {file.path} is {task.description}",
                 hint="leave it out",
             )
+
+
+def _with_drafting(file: GGUFFile, model_class: type[Module], config: Any, params: RunnerParams) -> Any:
+    """Return the config with a drafting layer, if tokens may be guessed, and the model and its file have all of one."""
+    if not config.n_nextn or params.max_draft == 0 or model_class.task is not Task.TEXT:
+        return config
+    with_layer = replace(config, n_drafting=1)
+    model = model_class(with_layer)
+    layers = getattr(model, "nextn", ())
+    own = [f"blk.{config.n_layers}.nextn.{name}.weight" for name in ("embed_tokens", "shared_head_head")]
+    if not layers or any(name in file.tensors for name in own):  # guesses need a vocabulary of their own
+        return config
+    missing = missing_parameters(model, file)
+    return config if any(p in missing for p in layers[0].parameters()) else with_layer
 
 
 def _require_cache_spec(model_class: type[Module]) -> None:

@@ -15,6 +15,7 @@ from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Items
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.pace import Pace
+from hotshoe.runner.pipeline import Results
 from hotshoe.runner.scheduler import Chunk, Limits
 from hotshoe.runner.sequence import TokenSequence
 from hotshoe.runner.slots import Slots
@@ -51,7 +52,7 @@ class FakeForward:
     def __init__(self, asynchronous: bool, next_token: Callable[[Sequence[Any]], int] = next_token) -> None:
         self.asynchronous = asynchronous
         self.next_token = next_token
-        self.computed: list[np.ndarray] = []
+        self.computed = Results([], [])
         self.running: Work | None = None  # started, and not finished
         self.failure: Exception | None = None  # of the next graph
         self.calls: list[str] = []
@@ -83,13 +84,13 @@ class FakeForward:
             self.computed = self._compute(work)
         return self.asynchronous
 
-    def finish(self, work: Work) -> list[np.ndarray]:
+    def finish(self, work: Work) -> Results:
         self.calls.append("finish")
         assert work is self.running
         self.running = None
         return self._compute(work) if self.asynchronous else self.computed
 
-    def _compute(self, work: Work) -> list[np.ndarray]:
+    def _compute(self, work: Work) -> Results:
         self.graphs.append(work.n_rows)
         self.gate(work.n_rows)
         failure, self.failure = self.failure, None
@@ -99,9 +100,9 @@ class FakeForward:
         for row, rows in zip(logits, work.requested, strict=True):
             row[self.next_token(rows)] = 10
         if work.sampling is None:
-            return [logits]
+            return Results([logits], [])
         best = logits.argmax(axis=-1, keepdims=True)  # greedy: no other sampling is used
-        return [best, np.take_along_axis(logits, best, -1)]
+        return Results([best, np.take_along_axis(logits, best, -1)], [])
 
 
 class Rig:

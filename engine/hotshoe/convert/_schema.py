@@ -88,7 +88,10 @@ def checked_model(checkpoint: Checkpoint, model_class: type[Module], metadata: M
     Raises ConversionError for metadata of a file that could not be loaded; ModelError for a key that no code reads.
     """
     try:
-        model = model_class(model_class.config_type().from_metadata(metadata))
+        config: Any = model_class.config_type().from_metadata(metadata)
+        if getattr(config, "n_nextn", 0) and hasattr(model_class, "nextn"):
+            config = replace(config, n_drafting=1)  # the file has that layer
+        model = model_class(config)
     except ModelFileError as error:
         raise checkpoint.refusal(
             f"it describes a file that hotshoe cannot load: {error.message}", "check the sizes in config.json"

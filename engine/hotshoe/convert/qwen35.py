@@ -24,6 +24,7 @@ from hotshoe.convert import (
     read_rope,
     read_sizes,
 )
+from hotshoe.convert._nextn import find_drafting_layer
 
 __all__ = ["NORMS", "delta_keys", "describe", "shared_mixture_keys"]
 
@@ -42,6 +43,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         | delta_keys(checkpoint, sizes, rope)
         | (shared_mixture_keys(checkpoint, used=8) if experts else {})
     )
+    layer = find_drafting_layer(checkpoint, keys)
+    keys |= layer.keys
     keys["rope.dimension_sections"] = rope.sections(11, 11, 10, interleaved=True)
     heads, groups, n_keys = (keys[f"ssm.{n}"] for n in ("time_step_rank", "group_count", "state_size"))
 
@@ -59,11 +62,12 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         "ssm_out.weight": Recipe(lambda v: tile(v.T).T),
     }
     rules = Rules(
-        names={"layers.post_attention_layernorm": "post_attention_norm"},
-        recipes=recipes,
-        ignored=("mtp.",),  # layers that only draft tokens
+        names={"layers.post_attention_layernorm": "post_attention_norm", **layer.names},
+        recipes=recipes | layer.recipes,
+        ignored=("mtp.",),  # other layers that only draft tokens
     )
-    return make_layout(checkpoint, "qwen35moe" if experts else "qwen35", keys | rope.keys(), rules, vocab=sizes.vocab)
+    arch = "qwen35moe" if experts else "qwen35"
+    return make_layout(layer.checkpoint, arch, keys | rope.keys(), rules, vocab=sizes.vocab)
 
 
 def delta_keys(checkpoint: Checkpoint, sizes: ModelSizes, rope: Rope) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hotshoe.convert import (
     read_rope,
     read_sizes,
 )
+from hotshoe.convert._nextn import find_drafting_layer
 from hotshoe.convert.qwen35 import NORMS, delta_keys, shared_mixture_keys
 
 __all__ = ["describe"]
@@ -28,6 +29,8 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     keys = sizes.keys() | delta_keys(checkpoint, sizes, rope) | shared_mixture_keys(checkpoint, used=10)
     if not checkpoint.config.get("norm_topk_prob", True):
         keys["expert_weights_norm"] = False  # llama.cpp's converter writes no key, and readers scale the weights
+    layer = find_drafting_layer(checkpoint, keys)
+    keys |= layer.keys
     heads, groups, n_keys = (keys[f"ssm.{n}"] for n in ("time_step_rank", "group_count", "state_size"))
     per_group = heads // groups * (keys["ssm.inner_size"] // heads)  # elements of the values of a key head
     ends = np.cumsum([n_keys, n_keys, per_group])
@@ -41,13 +44,15 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
         names={
             "layers.post_attention_layernorm": "post_attention_norm",
             "layers.linear_attn.in_proj_qkvz": ("attn_qkv", "attn_gate"),
+            **layer.names,
         },
         recipes={
             **{f"{norm}.weight": plus(1.0) for norm in NORMS},
             "attn_qkv.weight": Recipe(lambda v: np.concatenate(part(v)[:3]), packed),
             "attn_gate.weight": Recipe(lambda v: part(v)[3], packed),
             "ssm_a": Recipe(minus_exp),
+            **layer.recipes,
         },
-        ignored=("mtp.",),  # layers that only draft tokens
+        ignored=("mtp.",),  # other layers that only draft tokens
     )
-    return make_layout(checkpoint, "qwen3next", keys | rope.keys(), rules, vocab=sizes.vocab)
+    return make_layout(layer.checkpoint, "qwen3next", keys | rope.keys(), rules, vocab=sizes.vocab)

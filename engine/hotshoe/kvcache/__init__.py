@@ -21,7 +21,7 @@ from hotshoe.kvcache.base import (
     RecurrentView,
     Sizes,
 )
-from hotshoe.kvcache.causal import CausalCache
+from hotshoe.kvcache.causal import CausalCache, causal_part
 from hotshoe.kvcache.cross import CrossCache, cross_part, most_attended
 from hotshoe.kvcache.hybrid import HybridCache
 from hotshoe.kvcache.recurrent import RecurrentCache, StateView
@@ -54,6 +54,7 @@ __all__ = [
     "Sizes",
     "StateView",
     "UncachedView",
+    "causal_part",
     "cross_part",
     "make_cache",
     "most_attended",

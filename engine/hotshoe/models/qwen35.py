@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
-from hotshoe.nn import GatedMLP, Linear, RMSNorm, TextConfig, key, layers, rope_key, submodule
+from hotshoe.nn import GatedMLP, Linear, RMSNorm, TextConfig, key, layers, nextn_layers, rope_key, submodule
 from hotshoe.nn.batch import Batch
 from hotshoe.nn.mixers import GatedDelta, StateSpace, recurrent_key, ssm_key
 from hotshoe_core import Tensor
@@ -63,9 +63,20 @@ class Block(HybridBlock):
     mlp: GatedMLP = submodule()
 
 
+class DraftingBlock(HybridBlock):
+    attention: Attention = submodule()
+    mlp_norm: RMSNorm | None = submodule("post_attention_norm", optional=True, shape=lambda c, i: (c.dim,))
+    mlp: GatedMLP | None = submodule(optional=True)  # the 4B and the 9B have none
+
+
+class NextN(nn.NextN):
+    block: DraftingBlock = submodule()
+
+
 class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
+    nextn: list[NextN] = nextn_layers("blk")
 
 
 family = Family(Model)

@@ -8,7 +8,8 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import qwen35
 from hotshoe.models.qwen2moe import Experts
-from hotshoe.nn import ExpertConfig, layers, submodule
+from hotshoe.models.qwen35 import Attention
+from hotshoe.nn import ExpertConfig, layers, nextn_layers, submodule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +21,18 @@ class Block(qwen35.HybridBlock):
     mlp: Experts = submodule()
 
 
+class DraftingBlock(Block):
+    attention: Attention = submodule()
+
+
+class NextN(nn.NextN):
+    block: DraftingBlock = submodule()
+
+
 class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
+    nextn: list[NextN] = nextn_layers("blk")
 
 
 family = Family(Model)

@@ -8,7 +8,7 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import qwen35moe
 from hotshoe.models.qwen35 import Attention
-from hotshoe.nn import ExpertConfig, Linear, key, layers, submodule
+from hotshoe.nn import ExpertConfig, Linear, key, layers, nextn_layers, submodule
 from hotshoe.nn.mixers import GatedDelta, StateSpace, recurrent_key, ssm_key
 from hotshoe_core import Tensor, ops
 
@@ -54,6 +54,7 @@ class Block(qwen35moe.Block):
 class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
+    nextn: list[qwen35moe.NextN] = nextn_layers("blk")
 
 
 family = Family(Model)

@@ -37,7 +37,8 @@ from hotshoe.nn.config import (
 from hotshoe.nn.decoder import Backbone, Block, Decoder, SandwichBlock, TransformerBlock
 from hotshoe.nn.encoder import Encoder, PostNormBlock
 from hotshoe.nn.mlp import MLP, GatedMLP
-from hotshoe.nn.module import Module, layers, submodule, tensor
+from hotshoe.nn.module import Module, layers, nextn_layers, submodule, tensor
+from hotshoe.nn.nextn import NextN
 from hotshoe.nn.pattern import LayerPattern
 from hotshoe.nn.positions import LearnedPositions, Temperature, alibi_slopes
 from hotshoe.nn.rope import rope_from, yarn_magnitude
@@ -82,6 +83,7 @@ __all__ = [
     "Linear",
     "MixtureOfExperts",
     "Module",
+    "NextN",
     "Norm",
     "NormedAttention",
     "PostNormBlock",
@@ -105,6 +107,7 @@ __all__ = [
     "gating_key",
     "key",
     "layers",
+    "nextn_layers",
     "pattern_key",
     "rope_from",
     "rope_key",

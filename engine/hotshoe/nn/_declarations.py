@@ -37,6 +37,7 @@ class Declaration(NamedTuple):
     choose: Callable[[Any, int], type[Any] | None] | None = None
     instead_of: tuple[str, ...] = ()
     n_layers: Callable[[Any], int] | None = None
+    first_layer: Callable[[Any], int] | None = None
 
     def __str__(self) -> str:
         use = [f"use={self.use!r}"] if self.use else []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hotshoe_core.gguf import GGUFFile
     from hotshoe_core.tensors.tensor import Shape
 
-__all__ = ["absent_optional", "bind", "check_layers", "unused"]
+__all__ = ["absent_optional", "bind", "check_layers", "missing_parameters", "unused"]
 
 _MAX_NAMES = 8  # names listed in a message
 _MAX_NAME = 80  # characters of a name
@@ -94,6 +94,12 @@ def unused(model: Module, names: Iterable[str]) -> dict[str, list[str]]:
         if why is not None:
             found.setdefault(why, []).append(name)
     return found
+
+
+def missing_parameters(model: Module, file: GGUFFile) -> list[Parameter]:
+    """The parameters for which the file has no tensor, without optional ones."""
+    choose_forms(model, {name: info.shape for name, info in file.tensors.items()})
+    return _resolve(model, file)[1]
 
 
 def _choose(model: Module, file: GGUFFile) -> list[tuple[str, Parameter]]:

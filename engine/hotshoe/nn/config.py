@@ -195,7 +195,9 @@ class Config(FileConfig):
     """
 
     n_nextn: int = key("nextn_predict_layers", default=0)
-    """Layers at the end of the file that only draft tokens (NextN, multi-token prediction). Not run."""
+    """Layers at the end of the file that only draft tokens (NextN, multi-token prediction)."""
+    n_drafting: int = derived(lambda *_: 0)
+    """How many of them are loaded. The loader sets it: see ``nn.NextN``."""
     n_layers: int = derived(_n_layers)
     """Layers of the model: ``block_count`` without drafting layers."""
     dim: int = key("embedding_length", minimum=1)

@@ -14,6 +14,7 @@ from hotshoe_core import Tensor, scope
 
 if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
+    from hotshoe.nn.nextn import NextN
     from hotshoe.nn.positions import LearnedPositions
 
 __all__ = ["Backbone", "Block", "Decoder", "SandwichBlock", "TransformerBlock"]
@@ -184,6 +185,8 @@ class Decoder(Backbone):
 
     # many small models use one matrix for the token embedding and the output
     output: Linear = submodule("output", "token_embd", shape=lambda c, i: (None, c.dim))
+    nextn: Sequence[NextN] = ()
+    """The layer that drafts tokens, if the file has one and it is to be used."""
 
     @property
     def logit_scale(self) -> float:
@@ -200,6 +203,34 @@ class Decoder(Backbone):
         x = super().__call__(batch, views)
         with scope("", len(self.blocks)):
             return self.logits(x)
+
+    def cache_spec(self) -> tuple[LayerSpec, ...]:
+        return (*super().cache_spec(), *(layer.cache_spec() for layer in self.nextn))
+
+    def with_hidden(self, batch: Batch, views: list[Any]) -> tuple[Tensor, Tensor]:
+        """Logits as ``__call__`` gives them, and the hidden states of the same rows, (k, dim), for ``draft``.
+
+        Stores what the drafting layer needs of all rows.
+        """
+        (layer,) = self.nextn
+        *views, drafting = views
+        embeddings = self.embed(batch)
+        x = self.run(embeddings, batch, views)
+        with scope("", len(self.blocks)):
+            x = _through(self.norm, x)
+            layer.store(embeddings, x, batch, drafting)
+            x = x if batch.outputs is None else x.take(batch.outputs)
+            return self.logits(x), x
+
+    def draft(self, batch: Batch, hidden: Tensor, view: Any) -> tuple[Tensor, Tensor]:
+        """Guess: logits (n, vocab) and hidden states (n, dim), from the hidden states after the tokens before.
+
+        hidden: as ``with_hidden`` or ``draft`` gave them, (n, dim). view: of what the drafting layer attends to.
+        """
+        (layer,) = self.nextn
+        with scope("", len(self.blocks)):
+            x = layer(self.embed(batch), hidden, batch, view)
+            return self.logits(x), x
 
     def logits(self, x: Tensor) -> Tensor:
         """Normalised hidden states (k, dim) to logits (k, vocab)."""

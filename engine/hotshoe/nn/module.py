@@ -24,7 +24,7 @@ from hotshoe.nn.config import FileConfig
 from hotshoe.tasks import Task
 from hotshoe_core import scope
 
-__all__ = ["ENCODER", "NEXTN", "Module", "Parameter", "layers", "submodule", "tensor"]
+__all__ = ["ENCODER", "NEXTN", "Module", "Parameter", "layers", "nextn_layers", "submodule", "tensor"]
 
 NEXTN = "layers that only draft tokens (NextN)"
 ENCODER = "encoders of pictures or sound: the model reads text only"
@@ -87,18 +87,32 @@ def tensor(
     return Declaration("tensor", names, optional, use, shape, of_model, when)
 
 
-def layers(name: str, *, choose: ChooseClass | None = None, count: Callable[[Any], int] | None = None) -> Any:
+def layers(
+    name: str,
+    *,
+    choose: ChooseClass | None = None,
+    count: Callable[[Any], int] | None = None,
+    first: Callable[[Any], int] | None = None,
+) -> Any:
     """Declare a list of ``config.n_layers`` modules, named ``<name>.0``, ``<name>.1``, …
 
         blocks: list[Block] = layers("blk")
 
     choose: ``(config, layer) -> class``, if the layers have different classes. count: ``config -> number``, for a model
-    with a second list of layers.
+    with a second list of layers. first: ``config -> number`` of the first one, if that is not 0.
 
     Tensors declared before the layers belong to the input, and those declared after them to the output. Memory reports
     and device placement use this.
     """
-    return Declaration("layers", (name,), choose=choose, n_layers=count)
+    return Declaration("layers", (name,), choose=choose, n_layers=count, first_layer=first)
+
+
+def nextn_layers(name: str) -> Any:
+    """Declare the layers that draft tokens, which follow the others in the file: see ``nn.NextN``.
+
+        nextn: list[NextN] = nextn_layers("blk")
+    """
+    return layers(name, count=lambda c: c.n_drafting, first=lambda c: c.n_layers)
 
 
 @dataclass(slots=True, eq=False)
@@ -197,7 +211,8 @@ class Module:
                 hint="give the Config a field `n_layers: int`, or derive it from hotshoe.nn.TextConfig",
             )  # fmt: skip
         made = []
-        for i in range(n):
+        first = 0 if declared.first_layer is None else declared.first_layer(self.config)
+        for i in range(first, first + n):
             chosen = self._chosen(attribute, declared, layer_class, i)
             if chosen is None:
                 raise definition_error(type(self), attribute, f"choose returned None for layer {i}; expected a class")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["attach_jobs_that_fit"]
 
-_FEWEST_OF_A_STATE = 7  # guesses that are computed together where a wrong one costs a step: only good ones pay
 _MOST_OVERTAKING = 16  # jobs that came later and may begin before one that does not fit into the cache
 
 
@@ -62,13 +61,10 @@ def _fit_draft(job: Job[Any], slots: Slots, n_ctx: int, allocations: list[Alloca
     """Leave out guessed tokens that the context or the cache has no room for. allocations: of all jobs of the step."""
     draft = job.sequence.draft
     del draft[max(0, n_ctx - len(job.sequence)) :]
-    if slots.cache.uniform:  # a graph leaves a state at its end only, and a wrong guess costs a step
-        first = job.n_computed + 1
+    if slots.cache.uniform:  # a graph leaves a state at its end only, and one on the grid is to stay
+        first = job.n_computed + job.n_pending
         del draft[next((i for i in range(len(draft)) if on_grid(first + i)), len(draft)) :]
-        if len(draft) < _FEWEST_OF_A_STATE:
-            draft.clear()
-            return
-    longer = slots.allocation(job.sequence, 1 + len(draft))
+    longer = slots.allocation(job.sequence, job.n_pending + len(draft))
     with_draft = [longer if a.slot == longer.slot else a for a in allocations]
     if slots.has_room(with_draft):
         allocations[:] = with_draft

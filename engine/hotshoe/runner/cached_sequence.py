@@ -60,6 +60,7 @@ class Slot:
         self.rows: list[Row] = []
         self.pending: list[Row] = []  # rows that the current graph computes
         self.used = 0  # when a graph last computed rows of it
+        self.n_held = 0  # rows whose keys and values are there; more than ``rows`` after wrong guesses, for a moment
         self.shifted_from: int | None = None  # keys from here on were rotated, not computed: no exact prefix for others
         self.busy = False  # a graph, a shift or a return from the store is changing it
         self.coming: list[bytes] = []  # the blocks of the store that follow these rows, and are still to be restored

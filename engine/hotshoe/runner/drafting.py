@@ -1,4 +1,4 @@
-"""Drafts: the next tokens of a text, guessed from what the text repeats (prompt lookup decoding).
+"""Drafts: the next tokens of a text, guessed from what the text repeats (prompt lookup decoding), or by a layer.
 
 A text often repeats what it has said or read: code that is edited, a document that is quoted, names, JSON. If its last
 tokens stand earlier in it too, those that followed there are a good guess. The model computes several guessed tokens in
@@ -6,6 +6,9 @@ one step, which takes little longer than one, as it reads its weights once for a
 as always, so a guess decides how many tokens a step gives, and never which.
 
 Source of the idea: https://github.com/apoorvumang/prompt-lookup-decoding
+
+Some models have a layer that guesses tokens (nn.NextN, runner/nextn.py). It is asked where the text does not repeat
+anything, as its guesses take time.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LENGTHS", "MAX_DRAFT", "NOT_A_TOKEN", "Drafter"]
+__all__ = ["LENGTHS", "MAX_DRAFT", "NOT_A_TOKEN", "Drafter", "NextNLength"]
 
 MAX_DRAFT = 15
 """The most tokens of a draft: with the next token, a step has 16 rows. More rows take as much longer as they save."""
@@ -32,6 +35,10 @@ LENGTHS = ((0.95, MAX_DRAFT), (0.8, 7), (0.6, 3), (0.3, 1))
 
 Chosen by simulation with benchmarks/drafting.py. With the next token, a step has 16, 8, 4 or 2 rows.
 """
+
+_NEXTN_LENGTHS = ((0.7, 3), (0.45, 2), (0.25, 1))  # the same for guesses of a drafting layer, which take time
+_NEXTN_WEIGHT = 0.08
+_RECOVERY = 0.005  # what a token without such guesses adds to their rate: after a while there is another try
 
 _MOST_TOKENS = 1 << 18  # that are kept and searched: the last ones
 _MOST_PLACES = 1 << 12  # with the same last token that are compared: the last ones
@@ -107,3 +114,22 @@ class Drafter:
                 break
             ends = alike
         return int(ends[-1]) + 1 if len(ends) else None
+
+
+class NextNLength:
+    """How many tokens a drafting layer (nn.NextN) is to guess: more, the more of its guesses are right."""
+
+    def __init__(self) -> None:
+        self._rate = _FIRST_RATE
+
+    @property
+    def n(self) -> int:
+        """How many; 0 while they are mostly wrong."""
+        return next((n for rate, n in _NEXTN_LENGTHS if self._rate >= rate), 0)
+
+    def learn(self, n_right: int, n: int) -> None:
+        """Note that the first ``n_right`` of ``n`` guesses were right; n is 0 for a token without guesses."""
+        if not n:
+            self._rate = max(self._rate, min(self._rate + _RECOVERY, _NEXTN_LENGTHS[-1][0]))
+        for right in [True] * n_right + [False] * (n_right < n):
+            self._rate += _NEXTN_WEIGHT * (right - self._rate)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +31,7 @@ from hotshoe.runner.slots import Slots
 from hotshoe_core.errors import ClosedError, GraphError
 
 if TYPE_CHECKING:
+    from hotshoe.runner.nextn import NextNDrafter
     from hotshoe_core import Backend
 
 __all__ = ["Engine"]
@@ -63,6 +65,7 @@ class Engine:
         sample_on_device: bool = False,
     ) -> None:
         self.n_ctx = n_ctx
+        self.nextn: NextNDrafter | None = None  # set if the model has a layer that drafts tokens
         self._message_ends = message_ends
         self._backend = backend
         self._forward = forward
@@ -309,6 +312,7 @@ class Engine:
                     return events + self._start()  # readers are woken when the device computes again
                 with self.lock:
                     self._changed.notify_all()
+            self._draft()
             more, graphs = self._prepare_step(urgent)
             return events + more + self._run(graphs)
         except BaseException:
@@ -419,6 +423,25 @@ class Engine:
                 for job, *_ in chunks:
                     job.error = error
                 self._changed.notify_all()
+
+    def _draft(self) -> None:
+        """Let the model's drafting layer guess the tokens of a text, if it is the only one that is computed."""
+        if self.nextn is None or self._pipeline.running:
+            return
+        with self.lock:
+            jobs = [job for job in self._jobs if job.active]
+            job = jobs[0] if len(jobs) == 1 else None
+            slot = n = None
+            if isinstance(job, Generation) and (n := min(job.n_nextn, self.n_ctx - len(job.sequence))) > 0:
+                slot = self._slots.slot_for_draft(job.sequence)
+        if slot is not None:
+            begun = time.perf_counter()
+            draft = self.nextn.draft(slot, job.sequence.items, job.last_hidden, n)
+            with self.lock:
+                job.seconds += time.perf_counter() - begun
+                job.guess_with(draft)
+        with self.lock:
+            self._slots.drop_held()
 
     def _prepare_step(self, urgent: Job[Any] | None) -> tuple[list[Event], list[list[JobChunk]]]:
         """Remove jobs, shift or end those whose context is full, and schedule the rest: return events and graphs."""

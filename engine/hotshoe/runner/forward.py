@@ -13,6 +13,7 @@ from hotshoe.kvcache.spec import parts_of
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import MAX_POSITION, Items, SpanRow
+from hotshoe.runner.pipeline import Results
 from hotshoe.runner.scheduler import Chunk
 from hotshoe_core import DType, Tensor
 from hotshoe_core.errors import InputEmptyError, InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
@@ -84,8 +85,9 @@ class TextForward:
         self._n_ctx = n_ctx
         self._n_trained = n_trained
         self._n_ubatch = n_ubatch
-        self._n_streams = _n_streams(spec)
+        self.n_streams = _n_streams(spec)
         self._cross = cross_part(cache)
+        self._drafts = bool(getattr(model, "nextn", ()))
         self._started: Built | None = None  # the graph
         self._storing: ContextCache[int] = ContextCache(self._build_storing, _STORING_GRAPHS)
         self._per_octave = rows_per_octave(backend)
@@ -157,10 +159,10 @@ class TextForward:
                 hint="leave out `token`, or load the model with its encoder",
             )
         positions = span.positions
-        if positions is not None and positions.ndim == 2 and len(positions) != self._n_streams:
+        if positions is not None and positions.ndim == 2 and len(positions) != self.n_streams:
             raise ShapeError(
                 f"a span has {len(positions)} streams of positions; the model takes "
-                + (str(self._n_streams) if self._n_streams else "one position a row")
+                + (str(self.n_streams) if self.n_streams else "one position a row")
             )
 
     def _check_room(self, items: Items) -> None:
@@ -188,7 +190,7 @@ class TextForward:
         """Gather the inputs of a graph of ``n_rows`` rows. Adds the others to ``feeds``, which has the cache's."""
         tokens: list[int] = []
         sequences: list[int] = []
-        positions = np.zeros((self._n_streams, n_rows) if self._n_streams else n_rows, np.int32)
+        positions = np.zeros((self.n_streams, n_rows) if self.n_streams else n_rows, np.int32)
         outputs: list[int] = []
         spans: list[Array] = []
         span_rows: list[int] = []
@@ -203,7 +205,7 @@ class TextForward:
                 span_rows += [row + index for index in indices]
                 encoded += [entry.span.array for entry in items.attended(start, n)]
                 rows = [r.token or 0 if isinstance(r, SpanRow) else r for r in rows]
-                positions[..., row:end] = items.positions(start, n, self._n_streams)
+                positions[..., row:end] = items.positions(start, n, self.n_streams)
             else:
                 positions[..., row:end] = np.arange(start, start + n)
             tokens += rows or [0] * n  # the next row of a text whose token is not known yet
@@ -245,18 +247,16 @@ class TextForward:
         self._started = built = self.contexts.get(signature)
         return built.context.start({tensor: feeds[name] for name, tensor in built.inputs.items()})
 
-    def finish(self, work: TextWork) -> list[Array]:
-        """Wait for the graph that was started last: return the logits of the requested rows, or what its sampling
-        returns for them.
-
-        The list is empty if no row was requested.
-        """
+    def finish(self, work: TextWork) -> Results:
+        """Wait for the graph that was started last: return its results. The lists are empty if no row was requested."""
         built = self._started
         assert built is not None
         results = [built.context.read_once(output) for output in built.outputs]
         if not results:
             built.context.wait()
-        return results if work.n_outputs == work.signature.n_outputs else [r[: work.n_outputs] for r in results]
+        if work.n_outputs != work.signature.n_outputs:
+            results = [r[: work.n_outputs] for r in results]
+        return Results(results[:-1], results[-1:]) if self._drafts else Results(results, [])
 
     def close(self) -> None:
         """Close all graphs. Idempotent."""
@@ -285,7 +285,7 @@ class TextForward:
         """Build the graph of a signature. Raises ModelDefinitionError for logits of a wrong shape."""
         n, n_sequences, sizes, n_outputs, sampling, n_embeddings = signature
         ctx = self._backend.new_context()
-        positions = (self._n_streams, n) if self._n_streams else (n,)
+        positions = (self.n_streams, n) if self.n_streams else (n,)
         batch = Batch(
             tokens=ctx.input("tokens", (n,), DType.I32),
             positions=ctx.input("positions", positions, DType.I32),
@@ -299,7 +299,12 @@ class TextForward:
                 embedding_rows=ctx.input("embedding_rows", (n_embeddings,), DType.I32),
             )
         views = self._cache.views(ctx, n, n_sequences, sizes)
-        logits = self._model(batch, views)
+        hidden: tuple[Tensor, ...] = ()
+        if self._drafts:
+            logits, after = self._model.with_hidden(batch, views)
+            hidden = (after,)
+        else:
+            logits = self._model(batch, views)
         for entry in views:
             for view in entry if isinstance(entry, tuple) else (entry,):
                 if isinstance(view, StateView):
@@ -322,6 +327,7 @@ class TextForward:
                 logits.argmax()[:, None] if sampling.kind == "argmax" else logits.top_k(min(sampling.k, self.n_vocab))
             )
             results = (best, logits.take_along(best))
+        results += hidden
         ctx.forward(*results)
         return Built(ctx, ctx.inputs, results)
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from hotshoe.kvcache.checkpoints import checkpoints
-from hotshoe.runner.drafting import NOT_A_TOKEN, Drafter
+from hotshoe.runner.drafting import NOT_A_TOKEN, Drafter, NextNLength
+from hotshoe.runner.nextn import Hidden
 from hotshoe.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ full. "cancelled": the stream was closed.
 _TOKENS_AHEAD = 8  # tokens that a generation may be ahead of its reader
 _ARRAYS_AHEAD = 2  # arrays of logits that wait for their reader: each may take hundreds of MB
 _MIN_FREE_ROWS = 64  # rows that must stay free when a text joins others, or it would soon lose its room again
+_FEW_GUESSES = 2  # from what the text repeats: a drafting layer gives better ones
+_MOST_AFTER_A_GUESS = 16  # rows that are computed again, and the next one
 _MAX_FREE_ROWS = 1024  # a long prompt leaves so much room for short ones
 
 
@@ -80,6 +83,7 @@ class Job(Generic[R]):
         self.message_ends: frozenset[int] = frozenset()  # set by the engine
         self.n_overtaken = 0  # jobs that came later and began earlier, as this one did not fit into the cache
         self.seconds = 0.0  # duration of the steps since its last result
+        self.hidden: Array | None = None  # the hidden states of the rows of the outputs, if the model drafts tokens
 
     # States
 
@@ -127,8 +131,10 @@ class Job(Generic[R]):
 
     @property
     def n_draft(self) -> int:
-        """How many tokens are guessed to follow the pending row, if there is only one."""
-        return len(self.sequence.draft) if self.n_pending == 1 else 0
+        """How many tokens are guessed to follow the pending rows: the next one, or a few after a wrong guess."""
+        n = self.n_pending
+        few = n == 1 or (n <= _MOST_AFTER_A_GUESS and self.sequence.has_written(self.n_computed))
+        return len(self.sequence.draft) if few else 0
 
     @property
     def inseparable(self) -> list[tuple[int, int]]:
@@ -229,7 +235,7 @@ class Generation(Job[Token]):
     """A text that is being generated: its sampler, and the tokens that its reader has not fetched.
 
     max_draft: the most tokens that are guessed and computed with the next one. predicted: tokens that the text may
-    repeat, at least in parts.
+    repeat, at least in parts. nextn: whether the model has a layer that guesses tokens.
     """
 
     max_results = _TOKENS_AHEAD
@@ -242,6 +248,7 @@ class Generation(Job[Token]):
         *,
         max_draft: int = 0,
         predicted: Sequence[int] = (),
+        nextn: bool = False,
     ) -> None:
         super().__init__(sequence)
         self.sampler = sampler
@@ -257,6 +264,9 @@ class Generation(Job[Token]):
         self._max_draft = max_draft
         self._predicted = predicted
         self._drafter: Drafter | None = None  # made with the first token
+        self.last_hidden: Hidden | None = None  # the model's hidden state after the last row that it computed
+        self._nextn = NextNLength() if nextn else None
+        self._is_nextn = False  # whether the draft is that of the model's layer
         self._processed: list[Sampled] = []  # tokens that are not delivered yet
         self._draft: list[int] = []  # guessed to follow these
         self._ending: FinishReason | None = None  # after these tokens
@@ -283,7 +293,14 @@ class Generation(Job[Token]):
     @property
     def expects_draft(self) -> bool:
         """Whether there may be guesses for the tokens after the next one."""
-        return self._drafter is not None and self._drafter.guesses
+        return (self._drafter is not None and self._drafter.guesses) or (self._nextn is not None and self._nextn.n > 0)
+
+    @property
+    def n_nextn(self) -> int:
+        """How many tokens the model's drafting layer is to guess; 0 where the text itself gives good guesses."""
+        if self._nextn is None or self.last_hidden is None or len(self.sequence.draft) > _FEW_GUESSES:
+            return 0
+        return max(0, min(self._nextn.n, self._most_guesses(self.n_tokens)))
 
     @property
     def removable(self) -> bool:
@@ -306,8 +323,12 @@ class Generation(Job[Token]):
                     break
         except Exception as error:  # for its own reader, not for the thread that runs the step
             self._failure = error
-        self.n_drafted += len(draft)
-        self.n_accepted += sum(guess == sampled.id for guess, sampled in zip(draft, self._processed, strict=False))
+        n = sum(guess == sampled.id for guess, sampled in zip(draft, self._processed, strict=False))
+        self.n_drafted, self.n_accepted = self.n_drafted + len(draft), self.n_accepted + n
+        if self._nextn is not None and self.hidden is not None and self._processed:
+            self._nextn.learn(n, len(draft) if self._is_nextn else 0)
+            last = len(self._processed) - 1
+            self.last_hidden = Hidden(len(self.sequence) + last, self.hidden[last].copy())
         self._draft = [] if self._ending or self._failure else self._guess()
 
     def _accept(self, sampled: Sampled) -> None:
@@ -329,7 +350,7 @@ class Generation(Job[Token]):
         while self._processed:  # each goes when it is published: an interrupt must not lose what the sampler accepted
             events.append(self._deliver(self._processed[0]))
             del self._processed[0]
-        self.sequence.draft = self._draft
+        self.sequence.draft, self._is_nextn = self._draft, False
         self.finish, self.error = self._ending, self.error or self._failure
         self._ending = self._failure = None
         if self.ended:
@@ -354,8 +375,17 @@ class Generation(Job[Token]):
             self._drafter = Drafter([row if isinstance(row, int) else NOT_A_TOKEN for row in rows], self._predicted)
         for sampled in self._processed:
             self._drafter.add(sampled.id)
-        limit, n = self.sampler.params.max_tokens, self.n_tokens + len(self._processed)
-        return self._drafter.draft(self._max_draft if limit is None else min(self._max_draft, limit - n - 1))
+        return self._drafter.draft(self._most_guesses(self.n_tokens + len(self._processed)))
+
+    def guess_with(self, draft: list[int]) -> None:
+        """Take the guesses of the model's drafting layer, if it has some."""
+        if draft:
+            self.sequence.draft, self._is_nextn = draft, True
+
+    def _most_guesses(self, n_tokens: int) -> int:
+        """Return how many guesses may follow the next token, after ``n_tokens``."""
+        limit = self.sampler.params.max_tokens
+        return self._max_draft if limit is None else min(self._max_draft, limit - n_tokens - 1)
 
 
 def stacked(rows: Sequence[Array]) -> Array:

@@ -24,10 +24,20 @@ if TYPE_CHECKING:
     from hotshoe.kvcache import Sizes
     from hotshoe.sampling import DeviceSampling
 
-__all__ = ["Forward", "JobChunk", "Pipeline"]
+__all__ = ["Forward", "JobChunk", "Pipeline", "Results"]
 
 Array = np.ndarray[Any, Any]
 JobChunk = Chunk[Job[Any]]
+
+
+class Results(NamedTuple):
+    """What a graph gives for the requested rows."""
+
+    outputs: list[Array]
+    """Their logits, or what the sampling returns for them."""
+
+    hidden: list[Array]
+    """Their hidden states, (rows, dim), if the model has a layer that drafts tokens."""
 
 
 class Forward(Protocol):
@@ -66,10 +76,8 @@ class Forward(Protocol):
     def start(self, work: Any) -> bool:
         """Begin to compute the graph. Return whether the device still computes it."""
 
-    def finish(self, work: Any) -> list[Array]:
-        """Wait for the graph that was started last. Return the logits of the requested rows in order, or what
-        ``sampling`` returns.
-        """
+    def finish(self, work: Any) -> Results:
+        """Wait for the graph that was started last. Return its results, with the requested rows in order."""
 
 
 class _Run(NamedTuple):
@@ -212,7 +220,7 @@ class Pipeline:
         run = self._running
         if run is None:
             return None
-        outputs = self._forward.finish(run.work)
+        outputs, hidden = self._forward.finish(run.work)
         self._running = None
         damaged: list[Job[Any]] = []
         row = 0
@@ -220,6 +228,7 @@ class Pipeline:
             if not n:
                 continue
             rows = [output[row : row + n] for output in outputs]
+            job.hidden = hidden[0][row : row + n] if hidden else None
             job.process(rows, run.sampling)
             row += n
             # A sampler has looked already. A model may exclude tokens by -inf, but not all of them.

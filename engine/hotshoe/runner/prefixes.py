@@ -267,7 +267,7 @@ def open_store(parts: ModelParts, n_ctx: int) -> PrefixStore | None:
     with path.open("rb") as file:
         head = hashlib.sha256(file.read(_IDENTIFYING)).hexdigest()
     named = (hotshoe.__version__, head, status.st_size, status.st_mtime_ns, parts.file.nbytes)
-    identity = (*named, params.kv_dtype, n_ctx, parts.n_attended)
+    identity = (*named, params.kv_dtype, n_ctx, parts.n_attended, parts.model.config.n_drafting)
     folder = None if params.prefix_folder is None else Path(params.prefix_folder)
     return PrefixStore(repr(identity).encode(), params.prefix_memory, params.prefix_disk, folder)
 

@@ -47,7 +47,7 @@ class Pending(Protocol):
 
     @property
     def n_draft(self) -> int:
-        """How many tokens are guessed to follow the pending row, if there is only one."""
+        """How many tokens are guessed to follow the pending rows, if these are the next one, or few that it follows."""
 
     @property
     def inseparable(self) -> Sequence[tuple[int, int]]:
@@ -104,13 +104,15 @@ def schedule(
     jobs: those that have room in the cache, all of them together. step: the number of this step. allowance: what the
     step may take; None: only ``limits`` count.
     """
-    decoding = sorted((job for job in jobs if job.n_pending == 1), key=lambda job: (job.served, job.arrival))
+    most = min(limits.n_batch, limits.n_ubatch)
+    alone = len(jobs) == 1 and jobs[0].n_draft > 0 and jobs[0].n_pending <= most  # rows of a wrong guess come again
+    decoding = sorted((job for job in jobs if job.n_pending == 1 or alone), key=lambda job: (job.served, job.arrival))
 
     def rest(job: P) -> tuple[float, int]:
         # the last 100 rows of a prompt of 16,000 take longer than a whole prompt of 500
         return job.n_pending if allowance is None else allowance.cost(job.n_computed, job.n_pending), job.arrival
 
-    prompts = sorted((job for job in jobs if job.n_pending > 1), key=rest)
+    prompts = sorted((job for job in jobs if job.n_pending > 1 and not alone), key=rest)
     first = min(prompts, key=lambda job: job.arrival, default=None)
     if first is not None and step - first.served >= _MOST_SKIPPED:
         prompts.remove(first)
@@ -122,20 +124,21 @@ def schedule(
             prompts = []
     most = limits.n_batch - bool(prompts)
     del decoding[most:]
-    wanted = [job.n_draft for job in decoding]
-    drafted = _drafted(wanted, min(most, limits.n_ubatch), limits.uniform, limits.per_octave, step)
-    done = len(decoding) + sum(drafted)
+    wanted, again = [job.n_draft for job in decoding], sum(job.n_pending - 1 for job in decoding)
+    drafted = _drafted(wanted, again, min(most, limits.n_ubatch), limits.uniform, limits.per_octave, step)
+    chosen = [(job, job.n_pending + n) for job, n in zip(decoding, drafted, strict=True)]
+    done = sum(n for _, n in chosen)
     left = limits.n_batch - done
     if allowance is not None:
         half = allowance.seconds / 2
-        allowance = allowance.after((job.n_computed, 1 + n) for job, n in zip(decoding, drafted, strict=True))
+        allowance = allowance.after((job.n_computed, n) for job, n in chosen)
         if decoding and 0 < len(prompts) < _MANY and prompts[0].n_pending >= 2 * STABLE_ROWS:  # enough for two pieces
             allowance = allowance.at_most(max(half, allowance.cost(prompts[0].n_computed, STABLE_ROWS)))
     if limits.uniform:
         if prompts and allowance is not None:
             left = min(left, allowance.rows(prompts[0].n_computed))
-        return _uniform_decoding(decoding, drafted, limits) + _uniform_prompts(prompts, left, limits)
-    shares = [(job, 1 + n) for job, n in zip(decoding, drafted, strict=True)]
+        return _uniform_decoding(chosen, limits) + _uniform_prompts(prompts, left, limits)
+    shares = chosen
     for job in prompts:
         most = left if allowance is None else min(left, allowance.rows(job.n_computed))
         n = _move_out_of_span(job, 0, _share(job.n_pending, most, done, limits.per_octave)) if most else 0
@@ -149,16 +152,16 @@ def schedule(
     return _graphs(shares, limits)
 
 
-def _drafted(wanted: Sequence[int], most: int, uniform: bool, per_octave: int, step: int) -> list[int]:
+def _drafted(wanted: Sequence[int], again: int, most: int, uniform: bool, per_octave: int, step: int) -> list[int]:
     """Return how many guessed tokens of each decoding job are computed, of those ``wanted``.
 
-    most: rows of the step's first graph. All these rows together are a round number: few different graphs are needed.
-    uniform: only a single job gets guesses, as jobs with other numbers of rows would need a graph each, which reads all
-    weights. step: the number of the step; if there is no room for the guesses of all, each begins with another
-    job.
+    again: pending rows besides the next one of each job. most: rows of the step's first graph. All these rows together
+    are a round number: few different graphs are needed. uniform: only a single job gets guesses, as jobs with other
+    numbers of rows would need a graph each, which reads all weights. step: the number of the step; if there is no room
+    for the guesses of all, each begins with another job.
     """
     n = len(wanted)
-    room = min(most, _MOST_WITH_DRAFTS) - n
+    room = min(most, _MOST_WITH_DRAFTS) - n - again
     least = next((least for texts, least in _LEAST_DRAFT if n >= texts), 1)
     wanted = [count if count >= least else 0 for count in wanted]
     drafting = sum(map(bool, wanted))
@@ -170,8 +173,8 @@ def _drafted(wanted: Sequence[int], most: int, uniform: bool, per_octave: int, s
     for i in turns:
         counts[i] = min(wanted[i], share, room)
         room -= counts[i]
-    total = n + sum(counts)
-    for _ in range(total - max(n, round_down(total, min(4, per_octave)))):
+    total = n + again + sum(counts)
+    for _ in range(total - max(n + again, round_down(total, min(4, per_octave)))):
         counts[max(reversed(turns), key=counts.__getitem__)] -= 1
     return counts
 
@@ -223,9 +226,9 @@ def _chunk(job: P, start: int, n: int) -> Chunk[P]:
     return Chunk(job, n, n if job.all_outputs else drafted + int(start + n >= job.n_pending), drafted)
 
 
-def _uniform_decoding(decoding: Sequence[P], drafted: Sequence[int], limits: Limits) -> list[list[Chunk[P]]]:
+def _uniform_decoding(chosen: Sequence[tuple[P, int]], limits: Limits) -> list[list[Chunk[P]]]:
     size = limits.n_ubatch
-    chunks = [_chunk(job, 0, 1 + n) for job, n in zip(decoding, drafted, strict=True)]
+    chunks = [_chunk(job, 0, n) for job, n in chosen]
     return [chunks[i : i + size] for i in range(0, len(chunks), size)]
 
 

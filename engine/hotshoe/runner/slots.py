@@ -242,13 +242,32 @@ class Slots:
         self._computing.clear()
 
     def drop_rejected(self, sequence: CachedSequence, start: int) -> None:
-        """Remove the rows of guessed tokens, from ``start`` on, that the sequence did not take."""
+        """Remove the rows of guessed tokens, from ``start`` on, that the sequence did not take.
+
+        Rows before them are computed again if there is no state after them. Their keys and values stay until
+        ``drop_held``, so that new guesses can attend to them.
+        """
         slot = self._slot_of(sequence)
         if slot is not None and sequence.n_computed >= len(sequence):
             n = start + n_common(slot.rows[start:], sequence.items.rows[start:])
             if n < len(slot.rows):
                 sequence.n_computed = self.cache.resume_position(slot.number, n)
-                self._trim(slot, sequence.n_computed)
+                self._trim_record(slot, sequence.n_computed)
+                self.cache.remove(slot.number, n)
+                slot.n_held = n
+
+    def slot_for_draft(self, sequence: CachedSequence) -> int | None:
+        """Return the number of the sequence's slot if this holds keys and values of all rows but the last one."""
+        slot = self._slot_of(sequence)
+        n = 0 if slot is None else max(slot.n_held, len(slot.rows))
+        return slot.number if slot is not None and not sequence.edited and n == len(sequence) - 1 else None
+
+    def drop_held(self) -> None:
+        """Remove the keys and values that ``drop_rejected`` has left behind the rows of a recurrent model."""
+        for slot in self._slots:
+            if slot.n_held:
+                slot.n_held = 0
+                self.cache.remove(slot.number, len(slot.rows))
 
     def rollback(self) -> None:
         """Undo graphs and a shift that were begun and not finished. Idempotent: it may be interrupted itself."""
@@ -449,6 +468,6 @@ class Slots:
 
     def _trim_record(self, slot: Slot, n: int) -> None:
         del slot.rows[n:]
-        slot.coming = []
+        slot.coming, slot.n_held = [], 0
         if slot.shifted_from is not None and n <= slot.shifted_from:
             slot.shifted_from = None

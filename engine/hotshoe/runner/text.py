@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
-from hotshoe.kvcache import cross_part, make_cache
+from hotshoe.kvcache import causal_part, cross_part, make_cache
 from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.media import AUDIO, IMAGE
 from hotshoe.runner.base import LoadedModel, ModelParts, T
@@ -20,6 +20,7 @@ from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
+from hotshoe.runner.nextn import NextNDrafter
 from hotshoe.runner.pace import Pace
 from hotshoe.runner.prefixes import open_store
 from hotshoe.runner.prompts import ChatPrompt, prepare_chat, prompt_items
@@ -100,6 +101,10 @@ class TextModel(LoadedModel):
         )
         exact = self.backend.batch_invariant and cross_part(self._cache) is None  # that attention has a mask
         self._max_draft = (MAX_DRAFT if exact else 0) if params.max_draft is None else params.max_draft
+        cells = causal_part(self._cache)
+        if model.config.n_drafting and self._max_draft and cells is not None:
+            streams = self._forward.n_streams
+            self.engine.nextn = NextNDrafter(model, self.backend, cells, self.engine.lock, n_streams=streams)
         if parts.towers:
             from hotshoe.runner.media_encoder import make_encoders  # few models have one
 
@@ -335,7 +340,8 @@ class TextModel(LoadedModel):
         stops = self.tokenizer.stop_ids | frozenset(full.stop_tokens)
         predicted = [] if prediction is None else self.tokenizer.encode(prediction, add_special=False)
         max_draft = MAX_DRAFT if predicted and self.params.max_draft is None else self._max_draft
-        generation = Generation(sequence, sampler, stops, max_draft=max_draft, predicted=predicted)
+        nextn = self.engine.nextn is not None and max_draft > 0
+        generation = Generation(sequence, sampler, stops, max_draft=max_draft, predicted=predicted, nextn=nextn)
         return Stream(self.engine, generation, self.tokenizer, skip_special)
 
     def _check_shift(self, keep: int | None, sequence: TokenSequence) -> None:
@@ -443,6 +449,8 @@ class TextModel(LoadedModel):
         with self.engine.lock:
             self.engine.save()
         self._forward.close()
+        if self.engine.nextn is not None:
+            self.engine.nextn.close()
         for encoder in self.encoders:
             encoder.close()
         super()._free()
