@@ -1,6 +1,6 @@
 """Make a GGUF file in the shape of a well-known model, with random weights, to measure speed.
 
-    python benchmarks/synthetic.py OUT.gguf [--shape 0.5b] [--dtype q4_0] [--layers N]
+    python benchmarks/synthetic.py OUT.gguf [--shape 0.5b] [--dtype q4_0] [--layers N] [--nextn]
 
 shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 3b (Llama-3.2-3B), 8b (Llama-3.1-8B), mamba2 (mamba2-1.3b) or qwen3.5
 (Qwen 3.5 with 2 billion parameters, not the sizes of a published file: gated delta nets, and attention in every fourth
@@ -13,6 +13,8 @@ most of its "q4_k_m" has other types, as in the real file.
 dtype: f16, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k, iq4_xs or mxfp4 (experts; the rest has Q8_0). Each tensor has the
 type that llama.cpp's quantizer gives it in a file of this kind. Blocks are random bits; their scales give values a mean
 of 0 and a deviation of 0.03.
+
+--nextn: with one more layer, which drafts tokens (only qwen3.5 and qwen3.5moe).
 """
 
 from __future__ import annotations
@@ -70,6 +72,8 @@ class Shape:
     special: tuple[str, ...] = ()
     """Special tokens at the end of the vocabulary, before the end of text."""
     recurrent: Recurrent | None = None
+    nextn: bool = False
+    """Whether there is one more layer, which drafts tokens."""
 
 
 SHAPES = {
@@ -131,9 +135,12 @@ def main() -> int:
     parser.add_argument("--shape", choices=SHAPES, default="0.5b")
     parser.add_argument("--dtype", choices=DTYPES, default="q4_0")
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--nextn", action="store_true")
     args = parser.parse_args()
     shape = SHAPES[args.shape]
-    make(args.out, args.dtype, replace(shape, layers=args.layers) if args.layers else shape)
+    if args.nextn and not shape.architecture.startswith("qwen35"):
+        parser.error(f"--nextn is for qwen3.5 and qwen3.5moe, not for {args.shape}")
+    make(args.out, args.dtype, replace(shape, layers=args.layers or shape.layers, nextn=args.nextn))
     print(f"{args.out}: {args.out.stat().st_size / 2**20:.0f} MiB")
     return 0
 
@@ -183,7 +190,7 @@ def add_metadata(writer: gguf.GGUFWriter, dtype: str, shape: Shape) -> None:
         "context_length": 32768,
         "embedding_length": shape.dim,
         "feed_forward_length": shape.ffn * (shape.experts_used or 1),
-        "block_count": shape.layers,
+        "block_count": shape.layers + shape.nextn,
         "vocab_size": shape.vocab,
     }
     if shape.heads:
@@ -213,6 +220,8 @@ def add_metadata(writer: gguf.GGUFWriter, dtype: str, shape: Shape) -> None:
         }
         if shape.recurrent.interval:
             sizes["full_attention_interval"] = shape.recurrent.interval
+    if shape.nextn:
+        sizes["nextn_predict_layers"] = 1
     if arch in SECTIONS:
         writer.add_array(f"{arch}.rope.dimension_sections", SECTIONS[arch])
     for key, value in sizes.items():
@@ -235,6 +244,11 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         mixer = recurrent(shape) if is_recurrent else attention(shape)
         for name, size in {"attn_norm.weight": (shape.dim,), **mixer, **mlp(shape)}.items():
             yield f"blk.{i}.{name}", size
+    if shape.nextn:
+        own = {f"nextn.{name}.weight": (shape.dim,) for name in ("enorm", "hnorm", "shared_head_norm")}
+        own["nextn.eh_proj.weight"] = (shape.dim, 2 * shape.dim)
+        for name, size in {"attn_norm.weight": (shape.dim,), **attention(shape), **mlp(shape), **own}.items():
+            yield f"blk.{shape.layers}.{name}", size
 
 
 def attention(shape: Shape) -> Tensors:

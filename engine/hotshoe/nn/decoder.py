@@ -222,15 +222,16 @@ class Decoder(Backbone):
             x = x if batch.outputs is None else x.take(batch.outputs)
             return self.logits(x), x
 
-    def draft(self, batch: Batch, hidden: Tensor, view: Any) -> tuple[Tensor, Tensor]:
-        """Guess: logits (n, vocab) and hidden states (n, dim), from the hidden states after the tokens before.
+    def draft(self, batch: Batch, hidden: Tensor, view: Any, n_vocab: int) -> tuple[Tensor, Tensor]:
+        """Guess: logits (n, n_vocab) and hidden states (n, dim), from the hidden states after the tokens before.
 
         hidden: as ``with_hidden`` or ``draft`` gave them, (n, dim). view: of what the drafting layer attends to.
+        n_vocab: the first tokens of the vocabulary, which may be guessed.
         """
         (layer,) = self.nextn
         with scope("", len(self.blocks)):
             x = layer(self.embed(batch), hidden, batch, view)
-            return self.logits(x), x
+            return self.logits(x)[:, :n_vocab], x
 
     def logits(self, x: Tensor) -> Tensor:
         """Normalised hidden states (k, dim) to logits (k, vocab)."""

@@ -23,6 +23,10 @@ __all__ = ["Hidden", "NextNDrafter"]
 Array = np.ndarray[Any, Any]
 
 _GRAPHS = 16  # one for each length of the context, which are few
+_FEWEST_TOKENS = 1 << 15
+_PART = 3  # of the vocabulary, whose first tokens are guessed
+_LOOKED_AT = 256  # tokens of a text
+_MOST_OTHERS = 16  # of these; with more that are not among the first of the vocabulary, all tokens are guessed
 
 
 class Hidden(NamedTuple):
@@ -35,17 +39,25 @@ class Hidden(NamedTuple):
 class NextNDrafter:
     """Guesses tokens in graphs of one row. These take cells of the text's slot, and give them back.
 
-    cache: the part of the model's cache that holds keys and values. lock: protects its records. n_streams: of the
-    positions that the model's RoPE takes; 0 for one position for each row.
+    A third of a vocabulary holds nearly all tokens of most texts: its tokens are in the order in which they were
+    merged, frequent ones first. So a guess need not read all of the output matrix, which is often the largest weight
+    (FR-Spec, Zhao et al. 2025, arXiv:2502.14856). If the text has many others, the whole vocabulary is used.
+
+    cache: the part of the model's cache that holds keys and values. lock: protects its records. n_vocab: tokens that
+    the model has logits for. n_streams: of the positions that the model's RoPE takes; 0 for one position for each row.
     """
 
-    def __init__(self, model: Decoder, backend: Backend, cache: CausalCache, lock: Any, *, n_streams: int) -> None:
+    def __init__(
+        self, model: Decoder, backend: Backend, cache: CausalCache, lock: Any, *, n_vocab: int, n_streams: int
+    ) -> None:
         self._model = model
         self._backend = backend
         self._cache = cache
         self._lock = lock
+        self._n_vocab = n_vocab
+        self._n_frequent = min(n_vocab, max(_FEWEST_TOKENS, n_vocab // _PART // 32 * 32))  # whole panels of a weight
         self._n_streams = n_streams
-        self._contexts: ContextCache[Sizes] = ContextCache(self._build, _GRAPHS)
+        self._contexts: ContextCache[tuple[Sizes, int]] = ContextCache(self._build, _GRAPHS)
 
     def draft(self, slot: int, items: Items, hidden: Hidden, n: int) -> list[int]:
         """Return up to ``n`` tokens that may follow the last one of ``items``; fewer if the cache is full.
@@ -56,11 +68,13 @@ class NextNDrafter:
         start, state = hidden
         token: Any = items.rows[start]
         found: list[int] = []
+        others = sum(isinstance(row, int) and row >= self._n_frequent for row in items.rows[-_LOOKED_AT:])
+        n_vocab = self._n_frequent if others <= _MOST_OTHERS else self._n_vocab
         try:
             for position in range(start, start + n):
                 with self._lock:
                     feeds = self._cache.allocate([Allocation(slot, position, 1)], 1)
-                    built = self._contexts.get(self._cache.sizes)
+                    built = self._contexts.get((self._cache.sizes, n_vocab))
                 feeds["tokens"] = np.array([token], np.int32)
                 feeds["positions"] = items.positions(position, 1, self._n_streams)
                 feeds["hidden"] = state.reshape(1, -1)
@@ -82,13 +96,14 @@ class NextNDrafter:
         """Close all graphs. Idempotent."""
         self._contexts.close()
 
-    def _build(self, sizes: Sizes) -> Built:
+    def _build(self, signature: tuple[Sizes, int]) -> Built:
+        sizes, n_vocab = signature
         ctx = self._backend.new_context()
         shape: Sequence[int] = (self._n_streams, 1) if self._n_streams else (1,)
         batch = Batch(tokens=ctx.input("tokens", (1,), DType.I32), positions=ctx.input("positions", shape, DType.I32))
         hidden = ctx.input("hidden", (1, self._model.config.dim))
         *_, (_, view) = self._cache.views(ctx, 1, 1, sizes)
-        logits, after = self._model.draft(batch, hidden, view)
+        logits, after = self._model.draft(batch, hidden, view, n_vocab)
         results = logits.argmax(), after
         ctx.forward(*results)
         return Built(ctx, ctx.inputs, results)

@@ -101,15 +101,15 @@ class TextModel(LoadedModel):
         )
         exact = self.backend.batch_invariant and cross_part(self._cache) is None  # that attention has a mask
         self._max_draft = (MAX_DRAFT if exact else 0) if params.max_draft is None else params.max_draft
-        cells = causal_part(self._cache)
-        if model.config.n_drafting and self._max_draft and cells is not None:
-            streams = self._forward.n_streams
-            self.engine.nextn = NextNDrafter(model, self.backend, cells, self.engine.lock, n_streams=streams)
         if parts.towers:
             from hotshoe.runner.media_encoder import make_encoders  # few models have one
 
             self.images, self.audio = make_encoders(parts.towers, self.tokenizer, self._exclusive, self._require_open)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
+        cells = causal_part(self._cache)
+        if model.config.n_drafting and self._max_draft and cells is not None:
+            sizes = {"n_vocab": self._forward.n_vocab, "n_streams": self._forward.n_streams}
+            self.engine.nextn = NextNDrafter(model, self.backend, cells, self.engine.lock, **sizes)
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
                 f"{parts.file.path}: the model gives {self._forward.n_vocab} logits; the vocabulary has "

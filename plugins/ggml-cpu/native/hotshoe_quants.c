@@ -129,22 +129,23 @@ struct tiling {
     int64_t scale_span;   /* elements with one scale of a token */
     int64_t record_bytes; /* of one token, staged */
     int64_t panel_bytes;
-    int without_unpacking; /* tokens are multiplied by the packed blocks themselves, one by one */
+    int without_unpacking; /* tokens are multiplied by the packed blocks themselves, a few at once */
     int lines; /* prefetched with each record of a tile: at least 1, and enough for all that is unpacked next */
 };
 
 static struct tiling tiling_of(const struct token_group * g) {
     const struct quant * q = g->quant;
     struct tiling t = {.scale_span = scale_span_of(q), .record_bytes = STAGED_RECORD(q->record_elements, q->form)};
-    t.without_unpacking = g->n_tokens <= g->set->max_tokens_without_unpacking && !g->separate_outliers;
-    t.n_tiles = ceil_div(g->n_tokens, t.without_unpacking ? 1 : g->set->in_tile);
+    const int at_once = g->set->at_once, max_passes = at_once > 1 ? 1 : 2; /* through packed blocks */
+    t.without_unpacking = g->n_tokens <= max_passes * at_once && !g->separate_outliers;
+    t.n_tiles = ceil_div(g->n_tokens, t.without_unpacking ? at_once : g->set->in_tile);
     const int64_t token_superblock =
         SUPERBLOCK / q->record_elements * t.record_bytes * (g->separate_outliers ? 2 : 1); /* bytes */
     t.depth = all_staged(g) ? g->k : STAGED / (g->n_tokens * token_superblock) * SUPERBLOCK;
     const int64_t unpacked_superblock =
         SUPERBLOCK / q->record_elements * RECORD(q->record_elements, q->form, q->mins); /* bytes */
     t.step = g->n_tokens <= SMALL_GROUP ? SMALL_STEP : UNPACKED / unpacked_superblock * SUPERBLOCK;
-    if (t.without_unpacking && g->n_tokens == 1) { /* no second token finds a step in the cache */
+    if (t.without_unpacking && t.n_tiles == 1) { /* no second pass finds a step in the cache */
         t.step = t.depth;
     }
     t.panel_bytes = packed_bytes(q, g->k);
@@ -284,8 +285,8 @@ static inline void run_tiles(const struct token_group * g, const struct tiling *
             }
         }
         if (t->without_unpacking) {
-            q->multiply[way->every_line](piece->packed, piece->n_elements / q->file_block_elements, x, way->ahead,
-                                         sums);
+            const multiply_fn by_blocks = q->multiply[rows - 1][way->every_line];
+            by_blocks(piece->packed, piece->n_elements / q->file_block_elements, x, way->ahead, sums);
         } else {
             multiply_tile(g, rows, x, scratch->unpacked, n_spans, has_outliers, &scratch->corrections[i], sums, &next,
                           next < last_line ? t->lines : 0);
@@ -316,12 +317,13 @@ static void multiply(const struct token_group * g, struct staged * s, int are_st
         if (!are_staged) {
             stage_tokens(g, &t, piece.k0, piece.k1, s);
         }
-        /* Measured with one token only: the next token finds the weights in the cache. So does what was just packed. */
+        /* Measured in a single pass: the next one finds the weights in the cache. So does what was just packed. */
         const int64_t panels = (g->last_panel - g->first_panel) * n_weights;
+        const int n_at_once = (int) min64(g->n_tokens, g->set->at_once);
         struct prefetch_use prefetching = {.sample = -1};
         if (t.without_unpacking) {
             const int64_t bytes = panels * packed_bytes(q, piece.k1 - piece.k0);
-            prefetching = begin_prefetch(q->type, is_packed && g->n_tokens == 1 ? bytes : 0);
+            prefetching = begin_prefetch(q->type, n_at_once, is_packed && t.n_tiles == 1 ? bytes : 0);
         }
         for (int64_t turn = g->first_panel * n_weights; turn < g->last_panel * n_weights; ++turn) {
             const int64_t panel = turn / n_weights;
@@ -346,7 +348,7 @@ static void multiply(const struct token_group * g, struct staged * s, int are_st
                 piece.packed += packed_bytes(q, piece.n_elements);
             }
         }
-        end_prefetch(q->type, &prefetching);
+        end_prefetch(q->type, n_at_once, &prefetching);
     }
 }
 

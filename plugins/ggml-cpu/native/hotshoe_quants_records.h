@@ -5,6 +5,7 @@
 
 #include "hotshoe_quants_set.h"
 #include "hotshoe_quants_vectors.h"
+#include "prefetch_choice.h"
 
 enum { PANEL_VECTORS = ROWS / LANES }; /* for one number of each row of a panel */
 
@@ -68,21 +69,30 @@ INLINE floats in_floats(int form, ints sum) {
     return V(cvtepi32_ps)(sum);
 }
 
-/* Takes the codes of packed blocks, and stores them as records or multiplies them by one token. */
+/* The most tokens that are multiplied at once by packed blocks. Their sums must fit into registers. */
+#if LANES == 16
+#define MAX_AT_ONCE MOST_AT_ONCE
+#else
+#define MAX_AT_ONCE 1
+#endif
+
+/* Takes the codes of packed blocks, and stores them as records or multiplies them by a few tokens. */
 struct sink {
-    int multiplies;                  /* by one token; 0: codes are stored */
+    int multiplies;                  /* by so many tokens; 0: codes are stored */
     int every_line;                  /* prefetches every line, not one of each block: see prefetch_choice.h */
     int64_t ahead;                   /* prefetches what is so many bytes ahead */
     int record_elements, form, mins; /* of a record: see struct quant */
     char * out;                      /* the records */
-    const char * x;                  /* the token's records */
-    floats total[PANEL_VECTORS];     /* the sums of 16 rows */
-    floats span_sum;                 /* the sums of the current span, before the token's scale */
-    ints sum[8];                     /* the sums of the open records, by slot */
+    const char * x;                  /* the tokens' records: a tile of them */
     const char * next;               /* the line that is prefetched next */
+    /* of each token */
+    floats total[MAX_AT_ONCE][PANEL_VECTORS]; /* the sums of 16 rows */
+    floats span_sum[MAX_AT_ONCE];             /* the sums of the current span, before the token's scale */
+    ints sum[MAX_AT_ONCE][8];                 /* the sums of the open records, by slot */
 };
+#define EACH_TOKEN UNROLL_FOR(int t = 0; t < s->multiplies; ++t)
 
-/* Prefetches what one token is multiplied by soon: each line once, in the order of addresses, whatever the order in
+/* Prefetches what the tokens are multiplied by soon: each line once, in the order of addresses, whatever the order in
  * which codes are read. Into L2: L1 can wait for few lines at a time. If codes are stored, the tiles prefetch instead:
  * they have time for it. */
 INLINE void prefetch_lines(struct sink * s, int lines) {
@@ -109,13 +119,15 @@ INLINE ints stream(struct sink * s, const char * p, int word, int vec) {
 }
 
 INLINE const char * staged_at(const struct sink * s, int record) {
-    return s->x + record * STAGED_RECORD(s->record_elements, s->form);
+    return s->x + record * s->multiplies * STAGED_RECORD(s->record_elements, s->form);
+}
+/* A number of a record of token t: its scale is number 0, the start of its sums 1, scale * sum of codes 2. */
+INLINE ints staged_number(const struct sink * s, int record, int number, int t) {
+    const int codes = STAGED_RECORD(s->record_elements, s->form) - 12;
+    return four_bytes(staged_at(s, record) + codes * s->multiplies + (number * s->multiplies + t) * 4);
 }
 INLINE void open_record(struct sink * s, int slot, int record) {
-    if (s->multiplies) {
-        const int start = STAGED_RECORD(s->record_elements, s->form) - 8;
-        s->sum[slot] = s->form == FORM_S16 ? zeros() : four_bytes(staged_at(s, record) + start);
-    }
+    EACH_TOKEN { s->sum[t][slot] = s->form == FORM_S16 ? zeros() : staged_number(s, record, 1, t); }
 }
 /* Signed codes of 8 bits as FORM_OF_8 has them: for vpdpbusd, whose codes are unsigned, they count from -128. */
 #if defined(QUANTS_AVX2) || defined(QUANTS_DOTPROD)
@@ -137,12 +149,14 @@ INLINE void take(struct sink * s, int slot, int record, int quad, int vec, ints 
     enum { wide = 0 };
     const ints even = codes, odd = codes;
 #endif
-    if (s->multiplies) {
-        const char * x = staged_at(s, record) + quad * (wide ? 8 : 4);
-        s->sum[slot] = add_products(s->form, s->sum[slot], wide ? even : codes, four_bytes(x));
+    EACH_TOKEN {
+        const char * x = staged_at(s, record) + ((wide ? 2 : 1) * quad * s->multiplies + t) * 4;
+        s->sum[t][slot] = add_products(s->form, s->sum[t][slot], wide ? even : codes, four_bytes(x));
         if (wide) {
-            s->sum[slot] = add_products(s->form, s->sum[slot], odd, four_bytes(x + 4));
+            s->sum[t][slot] = add_products(s->form, s->sum[t][slot], odd, four_bytes(x + 4 * s->multiplies));
         }
+    }
+    if (s->multiplies) {
         return;
     }
     char * out = s->out + record * RECORD(s->record_elements, s->form, s->mins) +
@@ -154,12 +168,13 @@ INLINE void take(struct sink * s, int slot, int record, int quad, int vec, ints 
 }
 /* Ends a record. The weight of code c is scale * (c - zero) + offset. */
 INLINE void close_record(struct sink * s, int slot, int record, int vec, floats scale, floats offset) {
-    if (s->multiplies) {
-        const char * sum_of_codes = staged_at(s, record) + STAGED_RECORD(s->record_elements, s->form) - 4;
-        s->span_sum = V(fmadd_ps)(in_floats(s->form, s->sum[slot]), scale, s->span_sum);
+    EACH_TOKEN {
+        s->span_sum[t] = V(fmadd_ps)(in_floats(s->form, s->sum[t][slot]), scale, s->span_sum[t]);
         if (s->mins) {
-            s->total[vec] = V(fmadd_ps)(offset, as_floats(four_bytes(sum_of_codes)), s->total[vec]);
+            s->total[t][vec] = V(fmadd_ps)(offset, as_floats(staged_number(s, record, 2, t)), s->total[t][vec]);
         }
+    }
+    if (s->multiplies) {
         return;
     }
     char * out =
@@ -171,16 +186,15 @@ INLINE void close_record(struct sink * s, int slot, int record, int vec, floats 
 }
 /* Call this after the last record of a span. */
 INLINE void close_span(struct sink * s, int record, int vec) {
-    if (s->multiplies) {
-        const floats token =
-            as_floats(four_bytes(staged_at(s, record) + STAGED_RECORD(s->record_elements, s->form) - 12));
-        s->total[vec] = V(fmadd_ps)(s->span_sum, token, s->total[vec]);
-        s->span_sum = V(setzero_ps)();
+    EACH_TOKEN {
+        const floats scale = as_floats(staged_number(s, record, 0, t));
+        s->total[t][vec] = V(fmadd_ps)(s->span_sum[t], scale, s->total[t][vec]);
+        s->span_sum[t] = V(setzero_ps)();
     }
 }
 INLINE void next_records(struct sink * s, int n) {
     if (s->multiplies) {
-        s->x += n * STAGED_RECORD(s->record_elements, s->form);
+        s->x += n * s->multiplies * STAGED_RECORD(s->record_elements, s->form);
     } else {
         s->out += n * RECORD(s->record_elements, s->form, s->mins);
     }

@@ -39,7 +39,8 @@ typedef void (*stage_fn)(int zero, const float * x, int64_t n, int n_tokens, int
  * each record. */
 typedef void (*tile_fn)(const char * x, const char * records, int64_t n, float * sums, const char * next, int lines);
 
-/* sums[0..16) += x, one token, @ n packed blocks. Meanwhile it prefetches what is `ahead` bytes ahead. */
+/* sums[token][0..16) += x, a tile of a few tokens, @ n packed blocks. Meanwhile it prefetches what is `ahead` bytes
+ * ahead. */
 typedef void (*multiply_fn)(const char * in, int64_t n, const char * x, int64_t ahead, float * sums);
 
 /* dst[t][column..) = act(sums[t] + bias) + residual[t][column..) for n tokens t and `n_columns` columns. bias: of this
@@ -63,14 +64,14 @@ struct quant {
     stage_fn stage, stage_correction;          /* stage_correction: stages the rounding errors of one span */
     const tile_fn * tiles;                     /* by the number of tokens */
     void (*unpack)(const char * in, int64_t n, char * records);
-    multiply_fn multiply[2]; /* prefetching one line of each block, or every line */
+    const multiply_fn (*multiply)[2]; /* by the number of tokens less 1; prefetching one line of each block, or all */
 };
 
 struct quant_set {
     const struct quant * quants;
     int n_quants;
-    int in_tile;                      /* the largest number of tokens of a tile */
-    int max_tokens_without_unpacking; /* up to this number, each token is multiplied by the packed blocks themselves */
+    int in_tile; /* the largest number of tokens of a tile */
+    int at_once; /* the most tokens that packed blocks are multiplied by at once */
     max_scale_fn max_scale;
     finish_fn finish;
     gate_fn gate;

@@ -177,7 +177,7 @@ ISA static void gate(int activation, const float * gates, int64_t n, float * sum
 
 /* clang-format off */
 #define CALLS(stage, tiles, type) \
-    stage, stage##_correction, tiles, unpack_##type, {multiply_##type, multiply_##type##_every_line}
+    stage, stage##_correction, tiles, unpack_##type, multiply_##type
 static const struct quant quants[] = {
     /* type; elements and bytes of a ggml block; elements, form, mins and zero of a record */
     {GGML_TYPE_Q4_0,    32,  18, 32, FORM_OF_6, 0,   8, CALLS(stage_32,  tiles_32,        q4_0)},
@@ -200,7 +200,7 @@ const struct quant_set SET = {
     .quants = quants,
     .n_quants = sizeof quants / sizeof quants[0],
     .in_tile = LANES == 16 ? 8 : 4,
-    .max_tokens_without_unpacking = 2,
+    .at_once = MAX_AT_ONCE,
     .max_scale = max_scale,
     .finish = finish,
     .gate = gate,

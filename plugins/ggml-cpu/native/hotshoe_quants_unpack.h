@@ -222,7 +222,7 @@ INLINE int bit_of_codes(const struct sink * s, int j, int has_third) {
 INLINE void open_sub_blocks(struct sink * s, int half, int part, int has_third) {
     UNROLL_FOR(int j = 0; j < 4; ++j) {
         open_record(s, 2 * j + part, 8 * half + 2 * j + part);
-        s->sum[2 * j + part] = left_32(s->sum[2 * j + part], bit_of_codes(s, j, has_third));
+        EACH_TOKEN { s->sum[t][2 * j + part] = left_32(s->sum[t][2 * j + part], bit_of_codes(s, j, has_third)); }
     }
 }
 INLINE void take_two_bits(struct sink * s, const char * in, int has_third, int half, int part, int vec) {
@@ -336,11 +336,11 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-/* --- three functions for each type: into records, and into the sums of one token in both ways of prefetching -- */
+/* --- functions for each type: into records, and into the sums of a few tokens in both ways of prefetching -- */
 
-#define MULTIPLY(name, every_line_, elements_, form_, mins_, body)                                   \
+#define MULTIPLY(name, tokens, every_line_, elements_, form_, mins_, body)                           \
     ISA static void name(const char * in, int64_t n, const char * x, int64_t ahead_, float * sums) { \
-        struct sink summing = {.multiplies = 1,                                                      \
+        struct sink summing = {.multiplies = tokens,                                                 \
                                .every_line = every_line_,                                            \
                                .ahead = ahead_,                                                      \
                                .record_elements = elements_,                                         \
@@ -348,21 +348,40 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
                                .mins = mins_,                                                        \
                                .x = x};                                                              \
         struct sink * s = &summing;                                                                  \
-        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                        \
-            summing.total[vec] = V(loadu_ps)(sums + vec * LANES);                                    \
+        EACH_TOKEN {                                                                                 \
+            UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                    \
+                s->total[t][vec] = V(loadu_ps)(sums + t * ROWS + vec * LANES);                       \
+            }                                                                                        \
         }                                                                                            \
         body;                                                                                        \
-        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                        \
-            V(storeu_ps)(sums + vec * LANES, summing.total[vec]);                                    \
+        EACH_TOKEN {                                                                                 \
+            UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                    \
+                V(storeu_ps)(sums + t * ROWS + vec * LANES, s->total[t][vec]);                       \
+            }                                                                                        \
         }                                                                                            \
     }
-#define TYPE(name, elements_, form_, mins_, body)                                                                      \
+#define BOTH_WAYS(name, tokens, ...)               \
+    MULTIPLY(name##_##tokens, tokens, 0, __VA_ARGS__) \
+    MULTIPLY(name##_##tokens##_every_line, tokens, 1, __VA_ARGS__)
+#define WAYS(name, tokens) {name##_##tokens, name##_##tokens##_every_line}
+#if LANES == 16
+#define BY_TOKENS(name, ...)        \
+    BOTH_WAYS(name, 1, __VA_ARGS__) \
+    BOTH_WAYS(name, 2, __VA_ARGS__) \
+    BOTH_WAYS(name, 3, __VA_ARGS__) \
+    BOTH_WAYS(name, 4, __VA_ARGS__) \
+    static const multiply_fn name[MAX_AT_ONCE][2] = {WAYS(name, 1), WAYS(name, 2), WAYS(name, 3), WAYS(name, 4)};
+#else
+#define BY_TOKENS(name, ...)        \
+    BOTH_WAYS(name, 1, __VA_ARGS__) \
+    static const multiply_fn name[MAX_AT_ONCE][2] = {WAYS(name, 1)};
+#endif
+#define TYPE(name, elements_, form_, mins_, body)                                                             \
     ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                            \
         struct sink storing = {.record_elements = elements_, .form = form_, .mins = mins_, .out = out}, *s = &storing; \
         body;                                                                                                          \
     }                                                                                                                  \
-    MULTIPLY(multiply_##name, 0, elements_, form_, mins_, body)                                                        \
-    MULTIPLY(multiply_##name##_every_line, 1, elements_, form_, mins_, body)
+    BY_TOKENS(multiply_##name, elements_, form_, mins_, body)
 TYPE(q4_0, 32, FORM_OF_6, 0, nibbles(s, in, n, 0))
 TYPE(q4_1, 32, FORM_OF_6, 1, nibbles(s, in, n, 0))
 TYPE(q5_0, 32, FORM_OF_6, 0, nibbles(s, in, n, 1))

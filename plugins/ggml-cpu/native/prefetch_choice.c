@@ -28,7 +28,7 @@ struct choice {
     _Atomic float medians[N_WAYS];
     _Atomic int64_t period, left; /* bytes until the ways are tried again */
 };
-static struct choice choices[GGML_TYPE_COUNT];
+static struct choice choices[GGML_TYPE_COUNT][MOST_AT_ONCE];
 static _Atomic int forced;
 
 #define LOAD(place) atomic_load_explicit(&(place), memory_order_relaxed)
@@ -64,8 +64,8 @@ static void decide(struct choice * c) {
     STORE(c->fastest, fastest + 1);
 }
 
-struct prefetch_use begin_prefetch(int type, int64_t bytes) {
-    struct choice * c = &choices[type];
+struct prefetch_use begin_prefetch(int type, int n_tokens, int64_t bytes) {
+    struct choice * c = &choices[type][n_tokens - 1];
     int way = LOAD(forced), sample = -1;
     if (way == UNDECIDED) {
         way = LOAD(c->fastest);
@@ -89,20 +89,20 @@ struct prefetch_use begin_prefetch(int type, int64_t bytes) {
     return use;
 }
 
-void end_prefetch(int type, const struct prefetch_use * use) {
+void end_prefetch(int type, int n_tokens, const struct prefetch_use * use) {
     if (use->sample >= 0) {
         const int64_t time = nanoseconds() - use->start;
         const float speed =
             time > 0 ? (float) use->bytes / (float) time : 0; /* 0: the clock was set; the median ignores it */
-        STORE(choices[type].speeds[use->sample % N_WAYS][use->sample / N_WAYS], speed);
+        STORE(choices[type][n_tokens - 1].speeds[use->sample % N_WAYS][use->sample / N_WAYS], speed);
     }
 }
 
 int hotshoe_quants_prefetch(int type, float * speeds) {
     for (int i = 0; i < N_WAYS; ++i) {
-        speeds[i] = LOAD(choices[type].medians[i]);
+        speeds[i] = LOAD(choices[type][0].medians[i]);
     }
-    return LOAD(forced) == UNDECIDED ? LOAD(choices[type].fastest) : LOAD(forced);
+    return LOAD(forced) == UNDECIDED ? LOAD(choices[type][0].fastest) : LOAD(forced);
 }
 
 void hotshoe_quants_force_prefetch(int way) { STORE(forced, way); }

@@ -1,9 +1,9 @@
-/* How a product of one token prefetches its weights: chosen while computing, by measurement.
+/* How a product of a few tokens prefetches its weights: chosen while computing, by measurement.
  *
  * One token is multiplied at the memory's speed if the processor is told early enough what it reads next. Which way is
- * the fastest depends on the processor, on the type (how large its blocks are, and how long computing takes), and on
- * the size of pages: benchmarks/NOTES.md has numbers. So the first products of each type try all ways in turns, and the
- * way with the best median is used. After a gigabyte, then two, four and so on, the ways are tried again, because pages
+ * the fastest depends on the processor, on the type (how large its blocks are), on the number of tokens (how long
+ * computing takes), and on the size of pages: benchmarks/NOTES.md has numbers. So the first products of each type and
+ * number of tokens try all ways in turns, and the way with the best median is used. After a gigabyte, then two, four and so on, the ways are tried again, because pages
  * and neighbours change. Results do not depend on the way. */
 #ifndef HOTSHOE_PREFETCH_CHOICE_H
 #define HOTSHOE_PREFETCH_CHOICE_H
@@ -27,8 +27,11 @@ struct prefetch_use {
     int64_t start; /* nanoseconds */
 };
 
-/* Call these before and after one token is multiplied by so many bytes of weights of this type (enum ggml_type). */
-struct prefetch_use begin_prefetch(int type, int64_t bytes);
-void end_prefetch(int type, const struct prefetch_use * use);
+enum { MOST_AT_ONCE = 4 }; /* tokens */
+
+/* Call these before and after `n_tokens` at once are multiplied by so many bytes of weights of a type (enum ggml_type).
+ */
+struct prefetch_use begin_prefetch(int type, int n_tokens, int64_t bytes);
+void end_prefetch(int type, int n_tokens, const struct prefetch_use * use);
 
 #endif

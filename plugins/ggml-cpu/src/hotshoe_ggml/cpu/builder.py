@@ -102,7 +102,7 @@ class CpuBuilder(Builder):
             return self.experts_product(x, weight, chosen, pattern.activation, gate)
         bias = None if pattern.bias is None else read_operand(op, pattern.bias, 0)
         residual = None if pattern.residual is None else self.cont(read_operand(op, pattern.residual, 0))
-        y = self.product(self.cont(x), weight, bias, residual, pattern.activation, gate)
+        y = self.product(self.cont(x), weight, bias, residual, pattern.activation, gate, features=pattern.features)
         return self.reshape(y, node.shape)
 
     def product(
@@ -113,16 +113,18 @@ class CpuBuilder(Builder):
         residual: Ptr | None = None,
         activation: str = "none",
         gate: PackedWeight | None = None,
+        *,
+        features: int = 0,
     ) -> Ptr:
         """``act(x @ W.T + bias) + residual``, with ne ``[m, n]``. Reshape it if x has more axes.
 
         x: ne ``[k, ...]``, n vectors in all. weight: it must live as long as the graph. bias: m numbers. residual:
         n * m numbers in the order of the result. activation: "none" or "gelu" (with erf). gate: a weight that
         ``takes_gate`` allows; the result is then ``act(x @ gate.T) * (x @ W.T)``, without bias and residual, and
-        activation is "silu" or "gelu_tanh".
+        activation is "silu" or "gelu_tanh". features: how many are computed, the first ones; 0 for all.
         """
         assert gate is None or isinstance(weight, QuantizedWeight)
-        params = weight.params(activation, bias is not None, residual is not None, gate)
+        params = weight.params(activation, bias is not None, residual is not None, gate, features)
         params.scratch = self._scratch
         n = int(self.g.ggml_nelements(x)) // weight.k
         args = [self.reshape(self.f32(x), (n, weight.k))]
@@ -130,7 +132,7 @@ class CpuBuilder(Builder):
             args.append(self.reshape(self.f32(bias), (weight.m,)))
         if residual is not None:
             args.append(self.reshape(self.f32(residual), (n, weight.m)))
-        return self._kernel(weight.function, [weight.m, n, 1, 1], [self.cont(arg) for arg in args], params)
+        return self._kernel(weight.function, [features or weight.m, n, 1, 1], [self.cont(arg) for arg in args], params)
 
     def experts_product(
         self, x: Ptr, packed: PackedWeight, experts: Ptr, activation: str = "none", gate: PackedWeight | None = None

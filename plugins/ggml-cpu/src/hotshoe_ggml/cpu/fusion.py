@@ -1,7 +1,8 @@
 """Fuse a product of our kernels with its bias, activation and residual, or with the product of its gate.
 
 As separate nodes, each of them would read and write the whole result once more; in the product's epilogue they cost
-almost nothing. Nodes are fused only if no other node reads the values between them.
+almost nothing. Of a product whose first features alone are read, only these are computed. Nodes are fused only if no
+other node reads the values between them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from hotshoe_core.tensors.tensor import Tensor
 
 __all__ = ["Pattern", "Readers", "find_patterns", "operands", "readers_of"]
 
+PANEL = 32
+"""The most features that our kernels compute together, of any type."""
+
 Readers = Mapping[Tensor, Sequence[Tensor | None]]
 """The nodes that read each tensor. None stands for the caller, who reads outputs and new states."""
 
@@ -21,7 +25,7 @@ Readers = Mapping[Tensor, Sequence[Tensor | None]]
 class Pattern(NamedTuple):
     """``activation(x @ weight.T + bias) + residual``. ``linear`` is its first node.
 
-    With a gate, the product of x with another weight: ``activation(gate) * (x @ weight.T)``. ``linear`` and the gate
+    With ``features``, the first ones of ``x @ weight.T`` alone. With a gate, the product of x with another weight: ``activation(gate) * (x @ weight.T)``. ``linear`` and the gate
     may be the ``linear_experts`` of one choice, without bias and residual.
     """
 
@@ -30,6 +34,7 @@ class Pattern(NamedTuple):
     activation: str = "none"
     residual: Tensor | None = None
     gate: Tensor | None = None
+    features: int = 0
 
 
 def find_patterns(
@@ -60,6 +65,10 @@ def find_patterns(
             found[node] = pattern
             continue
         reader = only_reader.get(last)
+        if reader is not None and (n := _first_features(reader)):
+            absorbed.add(last)
+            found[reader] = pattern._replace(features=n)
+            continue
         if reader is not None and _is_bias(_other(reader, last), node):
             absorbed.add(last)
             pattern, last = pattern._replace(bias=_other(reader, last)), reader
@@ -75,6 +84,16 @@ def find_patterns(
                 pattern, last = pattern._replace(residual=other), reader
         found[last] = pattern
     return found, absorbed
+
+
+def _first_features(reader: Tensor) -> int:
+    """How many first elements of each row a slice takes; 0 for another node, or a number that splits a panel."""
+    if reader.op != "slice":
+        return 0
+    *rows, (start, stop, step) = reader.attrs["slices"]
+    shape = reader.source(0).shape
+    whole = all(part == (0, n, 1) for part, n in zip(rows, shape))
+    return int(stop) if whole and (start, step) == (0, 1) and stop % PANEL == 0 else 0
 
 
 def operands(node: Tensor) -> tuple[Tensor, Tensor]:

@@ -98,7 +98,7 @@ class PackedWeight(PackedLayout):
         self._weight: WeightData | None = weight
         self._data: Array | None = None  # the weight's, or a contiguous copy
         self._address = 0  # of a dry run: graphs can be planned with it, not run
-        self._params: dict[tuple[str, bool, bool, int], Any] = {}
+        self._params: dict[tuple[str, bool, bool, int, int], Any] = {}
         self._readers: list[tuple[Any, str]] = []  # parameters of products, and their field with the file's rows
 
     def __repr__(self) -> str:
@@ -137,13 +137,23 @@ class PackedWeight(PackedLayout):
     def _rows_at_once(self, row_bytes: int) -> int:
         """How many rows a part has. row_bytes: the size of a row in the file."""
 
-    def params(self, activation: str, has_bias: bool, has_residual: bool, gate: PackedWeight | None = None) -> Any:
-        """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this weight and the gate."""
+    def params(
+        self,
+        activation: str,
+        has_bias: bool,
+        has_residual: bool,
+        gate: PackedWeight | None = None,
+        features: int = 0,
+    ) -> Any:
+        """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this weight and the gate.
+
+        features: the rows of W that are read, the first ones; 0 for all.
+        """
         gate_address = 0 if gate is None else gate._address
-        key = (activation, has_bias, has_residual, gate_address)
+        key = (activation, has_bias, has_residual, gate_address, features)
         if key not in self._params:
             params = ffi.new("struct hotshoe_linear_params *")
-            params.k, params.m = self.k, self.m
+            params.k, params.m = self.k, features or self.m
             params.activation = getattr(kernels(), _ACTIVATIONS[activation])
             params.has_bias, params.has_residual = has_bias, has_residual
             params.packed = ffi.cast("void *", self._address)
