@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hotshoe.convert._checkpoint import Checkpoint
@@ -25,9 +27,9 @@ class DraftingLayer(NamedTuple):
     checkpoint: Checkpoint
     """With its tensors named as those of one more layer."""
 
-    keys: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    recipes: dict[str, Recipe] = {}
+    keys: Mapping[str, Any] = MappingProxyType({})
+    names: Mapping[str, str] = MappingProxyType({})
+    recipes: Mapping[str, Recipe] = MappingProxyType({})
 
 
 def find_drafting_layer(checkpoint: Checkpoint, keys: dict[str, Any]) -> DraftingLayer:

@@ -63,7 +63,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     }
     rules = Rules(
         names={"layers.post_attention_layernorm": "post_attention_norm", **layer.names},
-        recipes=recipes | layer.recipes,
+        recipes={**recipes, **layer.recipes},
         ignored=("mtp.",),  # other layers that only draft tokens
     )
     arch = "qwen35moe" if experts else "qwen35"

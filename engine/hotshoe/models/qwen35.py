@@ -65,7 +65,9 @@ class Block(HybridBlock):
 
 class DraftingBlock(HybridBlock):
     attention: Attention = submodule()
-    mlp_norm: RMSNorm | None = submodule("post_attention_norm", optional=True, shape=lambda c, i: (c.dim,))
+    mlp_norm: RMSNorm | None = submodule(  # type: ignore[assignment]
+        "post_attention_norm", optional=True, shape=lambda c, i: (c.dim,)
+    )
     mlp: GatedMLP | None = submodule(optional=True)  # the 4B and the 9B have none
 
 

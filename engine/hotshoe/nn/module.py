@@ -110,7 +110,7 @@ def layers(
 def nextn_layers(name: str) -> Any:
     """Declare the layers that draft tokens, which follow the others in the file: see ``nn.NextN``.
 
-        nextn: list[NextN] = nextn_layers("blk")
+    nextn: list[NextN] = nextn_layers("blk")
     """
     return layers(name, count=lambda c: c.n_drafting, first=lambda c: c.n_layers)
 

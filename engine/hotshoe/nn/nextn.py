@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.kvcache import LayerSpec, RecurrentSpec, RecurrentView
+from hotshoe.kvcache import AttentionSpec, LayerSpec, RecurrentSpec, RecurrentView
 from hotshoe.nn.basic import Linear, RMSNorm
 from hotshoe.nn.module import Module, submodule
 from hotshoe_core import Tensor, ops
 
 if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
-    from hotshoe.nn.decoder import Block
 
 __all__ = ["NextN"]
 
@@ -39,7 +38,8 @@ class NextN(Module):
     embedding_norm: RMSNorm = submodule("nextn.enorm", shape=lambda c, i: (c.dim,))
     hidden_norm: RMSNorm = submodule("nextn.hnorm", shape=lambda c, i: (c.dim,))
     projection: Linear = submodule("nextn.eh_proj", shape=lambda c, i: (c.dim, 2 * c.dim))
-    block: Block
+    block: Any
+    """The layer itself, which attends; a subclass declares it."""
     norm: RMSNorm = submodule("nextn.shared_head_norm", shape=lambda c, i: (c.dim,))
 
     def __init__(self, config: Any, prefixes: tuple[str, ...] = ("",), name: str = "", layer: int = -1) -> None:
@@ -48,7 +48,7 @@ class NextN(Module):
     def cache_spec(self) -> LayerSpec:
         """The last hidden state of the model, then what the block keeps."""
         kept = self.block.cache_spec()
-        assert kept is not None and not isinstance(kept, tuple)  # it attends
+        assert isinstance(kept, AttentionSpec)
         return RecurrentSpec({_HIDDEN: (1, self.config.dim)}), kept
 
     def __call__(self, embeddings: Tensor, hidden: Tensor, batch: Batch, view: Any) -> Tensor:
@@ -78,4 +78,3 @@ def _with_layers(config: Any, n: int) -> Any:
         if isinstance(value, tuple) and len(value) == config.n_layers:
             longer[field.name] = value + value[-1:] * (n - len(value))
     return replace(config, **longer, n_layers=n)
-

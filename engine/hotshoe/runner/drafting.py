@@ -14,11 +14,11 @@ anything, as its guesses take time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["LENGTHS", "MAX_DRAFT", "NOT_A_TOKEN", "Drafter", "NextNLength"]
+__all__ = ["LENGTHS", "MAX_DRAFT", "NOT_A_TOKEN", "Drafter", "Hidden", "NextNLength"]
 
 MAX_DRAFT = 15
 """The most tokens of a draft: with the next token, a step has 16 rows. More rows take as much longer as they save."""
@@ -114,6 +114,13 @@ class Drafter:
                 break
             ends = alike
         return int(ends[-1]) + 1 if len(ends) else None
+
+
+class Hidden(NamedTuple):
+    """The model's hidden state, (dim,) F32, after the row before ``position``."""
+
+    position: int
+    state: Array
 
 
 class NextNLength:

@@ -425,17 +425,15 @@ class Engine:
                 self._changed.notify_all()
 
     def _draft(self) -> None:
-        """Let the model's drafting layer guess the tokens of a text, if it is the only one that is computed."""
+        """Let the model's drafting layer guess the next tokens of a text, if no other is computed."""
         if self.nextn is None or self._pipeline.running:
             return
         with self.lock:
             jobs = [job for job in self._jobs if job.active]
-            job = jobs[0] if len(jobs) == 1 else None
-            slot = n = None
-            if isinstance(job, Generation) and (n := min(job.n_nextn, self.n_ctx - len(job.sequence))) > 0:
-                slot = self._slots.slot_for_draft(job.sequence)
-        if slot is not None:
+            slot = self._slots.slot_for_draft(jobs[0].sequence) if len(jobs) == 1 else None
+        if slot is not None and isinstance(job := jobs[0], Generation) and job.last_hidden is not None:
             begun = time.perf_counter()
+            n = min(job.n_nextn, self.n_ctx - len(job.sequence))
             draft = self.nextn.draft(slot, job.sequence.items, job.last_hidden, n)
             with self.lock:
                 job.seconds += time.perf_counter() - begun

@@ -10,6 +10,7 @@ import numpy as np
 from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView, cross_part, most_attended
 from hotshoe.kvcache.buckets import round_up, rows_per_octave
 from hotshoe.kvcache.spec import parts_of
+from hotshoe.nn import Decoder
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import MAX_POSITION, Items, SpanRow
@@ -87,7 +88,7 @@ class TextForward:
         self._n_ubatch = n_ubatch
         self.n_streams = _n_streams(spec)
         self._cross = cross_part(cache)
-        self._drafts = bool(getattr(model, "nextn", ()))
+        self._drafting = model if isinstance(model, Decoder) and model.nextn else None
         self._started: Built | None = None  # the graph
         self._storing: ContextCache[int] = ContextCache(self._build_storing, _STORING_GRAPHS)
         self._per_octave = rows_per_octave(backend)
@@ -256,7 +257,7 @@ class TextForward:
             built.context.wait()
         if work.n_outputs != work.signature.n_outputs:
             results = [r[: work.n_outputs] for r in results]
-        return Results(results[:-1], results[-1:]) if self._drafts else Results(results, [])
+        return Results(results, []) if self._drafting is None else Results(results[:-1], results[-1:])
 
     def close(self) -> None:
         """Close all graphs. Idempotent."""
@@ -300,11 +301,11 @@ class TextForward:
             )
         views = self._cache.views(ctx, n, n_sequences, sizes)
         hidden: tuple[Tensor, ...] = ()
-        if self._drafts:
-            logits, after = self._model.with_hidden(batch, views)
-            hidden = (after,)
-        else:
+        if self._drafting is None:
             logits = self._model(batch, views)
+        else:
+            logits, after = self._drafting.with_hidden(batch, views)
+            hidden = (after,)
         for entry in views:
             for view in entry if isinstance(entry, tuple) else (entry,):
                 if isinstance(view, StateView):

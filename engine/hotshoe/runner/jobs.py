@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from hotshoe.kvcache.checkpoints import checkpoints
-from hotshoe.runner.drafting import NOT_A_TOKEN, Drafter, NextNLength
-from hotshoe.runner.nextn import Hidden
+from hotshoe.runner.drafting import NOT_A_TOKEN, Drafter, Hidden, NextNLength
 from hotshoe.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache import Allocation, CausalCache, Sizes
+from hotshoe.kvcache import Allocation, Cache, CausalCache, Sizes, causal_part
+from hotshoe.nn import Decoder
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe_core import DType
 from hotshoe_core.errors import CacheFullError
 
 if TYPE_CHECKING:
-    from hotshoe.nn import Decoder
+    from hotshoe.runner.base import TextModule
+    from hotshoe.runner.drafting import Hidden
+    from hotshoe.runner.forward import TextForward
     from hotshoe.runner.items import Items
     from hotshoe_core import Backend
 
-__all__ = ["Hidden", "NextNDrafter"]
+__all__ = ["NextNDrafter", "make_drafter"]
 
 Array = np.ndarray[Any, Any]
 
@@ -27,13 +30,6 @@ _FEWEST_TOKENS = 1 << 15
 _PART = 3  # of the vocabulary, whose first tokens are guessed
 _LOOKED_AT = 256  # tokens of a text
 _MOST_OTHERS = 16  # of these; with more that are not among the first of the vocabulary, all tokens are guessed
-
-
-class Hidden(NamedTuple):
-    """The model's hidden state, (dim,) F32, after the row before ``position``."""
-
-    position: int
-    state: Array
 
 
 class NextNDrafter:
@@ -102,8 +98,18 @@ class NextNDrafter:
         shape: Sequence[int] = (self._n_streams, 1) if self._n_streams else (1,)
         batch = Batch(tokens=ctx.input("tokens", (1,), DType.I32), positions=ctx.input("positions", shape, DType.I32))
         hidden = ctx.input("hidden", (1, self._model.config.dim))
-        *_, (_, view) = self._cache.views(ctx, 1, 1, sizes)
-        logits, after = self._model.draft(batch, hidden, view, n_vocab)
+        views: Any = self._cache.views(ctx, 1, 1, sizes)[-1]  # of the state, which is not here, and of keys and values
+        logits, after = self._model.draft(batch, hidden, views[1], n_vocab)
         results = logits.argmax(), after
         ctx.forward(*results)
         return Built(ctx, ctx.inputs, results)
+
+
+def make_drafter(
+    model: TextModule, backend: Backend, cache: Cache, forward: TextForward, lock: Any
+) -> NextNDrafter | None:
+    """Return what drafts with the model's own layer; None for a model without one. ``forward`` has built a graph."""
+    cells = causal_part(cache)
+    if not isinstance(model, Decoder) or not model.nextn or cells is None:
+        return None
+    return NextNDrafter(model, backend, cells, lock, n_vocab=forward.n_vocab, n_streams=forward.n_streams)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
-from hotshoe.kvcache import causal_part, cross_part, make_cache
+from hotshoe.kvcache import cross_part, make_cache
 from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.media import AUDIO, IMAGE
 from hotshoe.runner.base import LoadedModel, ModelParts, T
@@ -20,7 +20,7 @@ from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
-from hotshoe.runner.nextn import NextNDrafter
+from hotshoe.runner.nextn import make_drafter
 from hotshoe.runner.pace import Pace
 from hotshoe.runner.prefixes import open_store
 from hotshoe.runner.prompts import ChatPrompt, prepare_chat, prompt_items
@@ -97,7 +97,8 @@ class TextModel(LoadedModel):
             n_ctx=n_ctx,
             not_finite=self._not_finite,
             message_ends=self.tokenizer.stop_ids,
-            sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
+            sample_on_device=self.backend.device_of(model.config.n_layers).type
+            is not DeviceType.CPU,  # where the logits are
         )
         exact = self.backend.batch_invariant and cross_part(self._cache) is None  # that attention has a mask
         self._max_draft = (MAX_DRAFT if exact else 0) if params.max_draft is None else params.max_draft
@@ -106,10 +107,7 @@ class TextModel(LoadedModel):
 
             self.images, self.audio = make_encoders(parts.towers, self.tokenizer, self._exclusive, self._require_open)
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
-        cells = causal_part(self._cache)
-        if model.config.n_drafting and self._max_draft and cells is not None:
-            sizes = {"n_vocab": self._forward.n_vocab, "n_streams": self._forward.n_streams}
-            self.engine.nextn = NextNDrafter(model, self.backend, cells, self.engine.lock, **sizes)
+        self.engine.nextn = make_drafter(model, self.backend, self._cache, self._forward, self.engine.lock)
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
                 f"{parts.file.path}: the model gives {self._forward.n_vocab} logits; the vocabulary has "
@@ -448,11 +446,8 @@ class TextModel(LoadedModel):
     def _free(self) -> None:
         with self.engine.lock:
             self.engine.save()
-        self._forward.close()
-        if self.engine.nextn is not None:
-            self.engine.nextn.close()
-        for encoder in self.encoders:
-            encoder.close()
+        for part in filter(None, (self._forward, self.engine.nextn, *self.encoders)):
+            part.close()
         super()._free()
 
     def close(self) -> None:

@@ -40,12 +40,14 @@ HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void
  * are multiplied together; each result is the same as that of hotshoe_quants. */
 HOTSHOE_API void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
-/* The ways in which weights are prefetched while a few tokens are multiplied: 1, one line of the next page for each block;
- * 2, every line 1 KiB ahead; 3, every line 8 KiB ahead. The fastest is found while computing: see prefetch_choice.h. */
+/* The ways in which weights are prefetched while a few tokens are multiplied: 1, one line of the next page for each
+ * block; 2, every line 1 KiB ahead; 3, every line 8 KiB ahead. The fastest is found while computing: see
+ * prefetch_choice.h. */
 enum { HOTSHOE_PREFETCH_WAYS = 3 };
 
-/* The way that weights of this type are prefetched now for one token, or 0 while ways are compared. speeds: HOTSHOE_PREFETCH_WAYS
- * numbers, the bytes a nanosecond that one thread read in each way when they were compared last; 0 before that. */
+/* The way that weights of this type are prefetched now for one token, or 0 while ways are compared. speeds:
+ * HOTSHOE_PREFETCH_WAYS numbers, the bytes a nanosecond that one thread read in each way when they were compared last;
+ * 0 before that. */
 HOTSHOE_API int hotshoe_quants_prefetch(int type, float * speeds);
 
 /* Makes all products use this way; 0: the fastest. */

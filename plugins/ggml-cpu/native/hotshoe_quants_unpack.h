@@ -360,7 +360,7 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
             }                                                                                        \
         }                                                                                            \
     }
-#define BOTH_WAYS(name, tokens, ...)               \
+#define BOTH_WAYS(name, tokens, ...)                  \
     MULTIPLY(name##_##tokens, tokens, 0, __VA_ARGS__) \
     MULTIPLY(name##_##tokens##_every_line, tokens, 1, __VA_ARGS__)
 #define WAYS(name, tokens) {name##_##tokens, name##_##tokens##_every_line}
@@ -376,7 +376,7 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
     BOTH_WAYS(name, 1, __VA_ARGS__) \
     static const multiply_fn name[MAX_AT_ONCE][2] = {WAYS(name, 1)};
 #endif
-#define TYPE(name, elements_, form_, mins_, body)                                                             \
+#define TYPE(name, elements_, form_, mins_, body)                                                                      \
     ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                            \
         struct sink storing = {.record_elements = elements_, .form = form_, .mins = mins_, .out = out}, *s = &storing; \
         body;                                                                                                          \

@@ -3,8 +3,8 @@
  * One token is multiplied at the memory's speed if the processor is told early enough what it reads next. Which way is
  * the fastest depends on the processor, on the type (how large its blocks are), on the number of tokens (how long
  * computing takes), and on the size of pages: benchmarks/NOTES.md has numbers. So the first products of each type and
- * number of tokens try all ways in turns, and the way with the best median is used. After a gigabyte, then two, four and so on, the ways are tried again, because pages
- * and neighbours change. Results do not depend on the way. */
+ * number of tokens try all ways in turns, and the way with the best median is used. After a gigabyte, then two, four
+ * and so on, the ways are tried again, because pages and neighbours change. Results do not depend on the way. */
 #ifndef HOTSHOE_PREFETCH_CHOICE_H
 #define HOTSHOE_PREFETCH_CHOICE_H
 

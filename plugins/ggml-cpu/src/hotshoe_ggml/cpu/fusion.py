@@ -25,8 +25,9 @@ Readers = Mapping[Tensor, Sequence[Tensor | None]]
 class Pattern(NamedTuple):
     """``activation(x @ weight.T + bias) + residual``. ``linear`` is its first node.
 
-    With ``features``, the first ones of ``x @ weight.T`` alone. With a gate, the product of x with another weight: ``activation(gate) * (x @ weight.T)``. ``linear`` and the gate
-    may be the ``linear_experts`` of one choice, without bias and residual.
+    With ``features``, the first ones of ``x @ weight.T`` alone. With a gate, the product of x with another weight:
+    ``activation(gate) * (x @ weight.T)``. ``linear`` and the gate may be the ``linear_experts`` of one choice, without
+    bias and residual.
     """
 
     linear: Tensor
