@@ -80,10 +80,7 @@ class TextModel(LoadedModel):
         )
         _require_room(self.backend, free)
         self._forward = TextForward(
-            model,
-            self.backend,
-            self._cache,
-            spec,
+            *(model, self.backend, self._cache, spec),
             n_ctx=n_ctx,
             n_trained=self.metadata.arch.get("context_length", n_ctx),  # the model's config has the chosen n_ctx
             n_ubatch=params.max_graph_rows,
@@ -97,8 +94,7 @@ class TextModel(LoadedModel):
             n_ctx=n_ctx,
             not_finite=self._not_finite,
             message_ends=self.tokenizer.stop_ids,
-            sample_on_device=self.backend.device_of(model.config.n_layers).type
-            is not DeviceType.CPU,  # where the logits are
+            sample_on_device=self.backend.device_of(model.config.n_layers).type is not DeviceType.CPU,  # of logits
         )
         exact = self.backend.batch_invariant and cross_part(self._cache) is None  # that attention has a mask
         self._max_draft = (MAX_DRAFT if exact else 0) if params.max_draft is None else params.max_draft
@@ -446,7 +442,8 @@ class TextModel(LoadedModel):
     def _free(self) -> None:
         with self.engine.lock:
             self.engine.save()
-        for part in filter(None, (self._forward, self.engine.nextn, *self.encoders)):
+        parts: list[Any] = [self._forward, self.engine.nextn, *self.encoders]
+        for part in filter(None, parts):
             part.close()
         super()._free()
 
