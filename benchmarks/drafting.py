@@ -2,11 +2,16 @@
 
     python benchmarks/drafting.py MODEL.gguf [--rounds 5] [--threads N] [--tokens N]
     python benchmarks/drafting.py MODEL.gguf --llama-server PATH [--rounds 5] [--threads 2] [--tokens 400]
+    python benchmarks/drafting.py MODEL.gguf --right 0.8,0.65,0.5 [--rounds 5] [--threads N] [--tokens N]
     python benchmarks/drafting.py MODEL.gguf --history COMMIT [--costs 1,1.13,1.5,2.06,3.1]
 
 Without an option: the model writes a source file of hotshoe with some changes. Once it has read the file ("edit"), once
 it has not ("new"). Each token is given by a constraint, so a file of random weights will do. With ``max_draft`` 0 and
 15 by turns: tokens/s, the ratio, the tokens of a step, and the guesses that were right.
+
+--right: for a model with a layer that guesses tokens (NextN), such as synthetic.py makes with --nextn. The layer
+computes its guesses, but these are replaced: the first one is right with the first probability, the second one with the
+second if the first was right, and so on. So a file of random weights shows how fast a trained one is.
 
 --llama-server: llama.cpp's server and hotshoe's continue a prompt that has the file and the beginning of its copy, with
 temperature 0. So the model must be one that copies, such as SmolLM2. llama.cpp runs without drafts, and with each way
@@ -21,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -83,16 +89,39 @@ def texts() -> tuple[str, str]:
     return old, new
 
 
-def compare(path: Path, rounds: int, threads: int | None, n_tokens: int | None) -> None:
+def replace_guesses(model: Any, n_prompt: int, tokens: Sequence[int], right: Sequence[float]) -> None:
+    """Let the guesses of the model's layer be right so often. tokens: the text after ``n_prompt`` rows."""
+    nextn, chance = model.engine.nextn, random.Random(0)
+    if nextn is None:
+        sys.exit("--right is for a model with a layer that guesses tokens; this one has none")
+    compute = nextn.draft
+
+    def draft(slot: int, items: Any, hidden: Any, n: int) -> list[int]:
+        found = len(compute(slot, items, hidden, n))
+        n_right = next((i for i, rate in enumerate(right[:found]) if chance.random() >= rate), min(found, len(right)))
+        done = len(items) - n_prompt
+        known = list(tokens[done : done + n_right])
+        return known + [0] * (found - len(known))
+
+    nextn.draft = draft
+
+
+def compare(
+    path: Path, rounds: int, threads: int | None, n_tokens: int | None, right: Sequence[float] | None = None
+) -> None:
     old, new = texts()
     options: dict[str, Any] = {"n_ctx": 8192, "task": "text"} | ({"n_threads": threads} if threads else {})
     models = {n: hotshoe.load_model(path, "cpu", max_draft=n, **options) for n in (0, drafting.MAX_DRAFT)}
     tokenizer = models[0].tokenizer
     tokens = tokenizer.encode(new, add_special=False)[:n_tokens]
-    for kind, prompt in (
-        ("edit", f"```\n{old}\n```\nThe same with other names:\n```\n"),
-        ("new", "A new file:\n```\n"),
-    ):
+    kinds = {
+        "edit": f"```\n{old}\n```\nThe same with other names:\n```\n",
+        "new": "A new file:\n```\n",
+    }
+    if right is not None:
+        del kinds["edit"]
+        replace_guesses(models[drafting.MAX_DRAFT], len(tokenizer.encode(kinds["new"])), tokens, right)
+    for kind, prompt in kinds.items():
         speeds: dict[int, list[float]] = {n: [] for n in models}
         ids = tokenizer.encode(prompt)
         done: dict[int, Any] = {}
@@ -201,12 +230,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--tokens", type=int, help="written by the model")
+    parser.add_argument("--right", metavar="RATES", help="of the guesses of the model's layer, such as 0.8,0.65,0.5")
     parser.add_argument("--llama-server", type=Path, metavar="PATH")
     parser.add_argument("--history", metavar="COMMIT")
     parser.add_argument("--costs")
     args = parser.parse_args(arguments)
-    if args.history and (args.rounds or args.threads or args.tokens or args.llama_server):
+    if args.history and (args.rounds or args.threads or args.tokens or args.llama_server or args.right):
         parser.error("--history simulates: of the other options it takes only --costs")
+    if args.right and args.llama_server:
+        parser.error("--right is without --llama-server")
     if args.costs and not args.history:
         parser.error("--costs is for --history")
     if args.history:
@@ -215,7 +247,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rounds, threads, n_tokens = args.rounds or 5, args.threads or 2, args.tokens or 400
         asyncio.run(compare_servers(args.file, rounds, threads, n_tokens, args.llama_server))
     else:
-        compare(args.file, args.rounds or 5, args.threads, args.tokens)
+        right = None if args.right is None else [float(rate) for rate in args.right.split(",")]
+        compare(args.file, args.rounds or 5, args.threads, args.tokens, right)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ LENGTHS = ((0.95, MAX_DRAFT), (0.8, 7), (0.6, 3), (0.3, 1))
 Chosen by simulation with benchmarks/drafting.py. With the next token, a step has 16, 8, 4 or 2 rows.
 """
 
-_NEXTN_LENGTHS = ((0.7, 3), (0.45, 2), (0.25, 1))  # the same for guesses of a drafting layer, which take time
+_NEXTN_LENGTHS = ((0.75, 3), (0.62, 2), (0.35, 1))  # the same for guesses of a drafting layer, which take time
+_NEXTN_FIRST_RATE = 0.7
 _NEXTN_WEIGHT = 0.08
 _RECOVERY = 0.005  # what a token without such guesses adds to their rate: after a while there is another try
 
@@ -127,7 +128,7 @@ class NextNLength:
     """How many tokens a drafting layer (nn.NextN) is to guess: more, the more of its guesses are right."""
 
     def __init__(self) -> None:
-        self._rate = _FIRST_RATE
+        self._rate = _NEXTN_FIRST_RATE
 
     @property
     def n(self) -> int:
