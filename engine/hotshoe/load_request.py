@@ -132,9 +132,9 @@ class LoadRequest:
     def build(self, backend: Backend, placement: Placement, progress: Progress | None = None) -> AnyModel:
         """Load the model into an opened backend. The caller closes the backend after an error."""
         prepared = self._prepare()
+        if self.config.n_drafting and self.runner.max_draft is None and not backend.batch_invariant:
+            self.config = replace(self.config, n_drafting=0)  # guesses could change the text there
         config = self.config
-        if config.n_drafting and self.runner.max_draft is None and not backend.batch_invariant:
-            config = replace(config, n_drafting=0)  # guesses could change the text there
         model = self.model_class(config)
         bind(model, self.file, backend, placement=placement, progress=progress)
         if self.model_class.task is Task.TEXT:

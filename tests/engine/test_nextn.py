@@ -11,7 +11,10 @@ import pytest
 
 import hotshoe.runner.nextn as nextn_module
 from hotshoe.convert import convert
+from hotshoe.kvcache import CausalCache
+from hotshoe.runner.jobs import Generation
 from hotshoe.runner.text import TextModel
+from hotshoe.sampling import Sampler, SamplingParams
 from tests.families.made import Made
 from tests.families.rows import ROWS
 from tests.support.rewrite import rewrite
@@ -303,3 +306,63 @@ def test_all_tokens_are_guessed_in_a_text_of_rare_ones(with_layer: WithLayer, mo
         model.generate([n + i for i in range(40)], max_tokens=8, temperature=0, stop_tokens=[])
         all_of_them = [guess for _, guesses in texts for guess in guesses]
     assert max(frequent) < n <= max(all_of_them)
+
+
+@pytest.mark.parametrize("has_layer", [False, True])
+def test_rows_that_come_again_after_wrong_predictions(with_layer: WithLayer, tmp_path: Path, has_layer: bool) -> None:
+    """A recurrent model goes back to the state before a wrong guess; no cell is there twice."""
+    path = with_layer.path if has_layer else without_layer(with_layer, tmp_path)
+    params = SamplingParams(temperature=1, seed=3, max_tokens=60)
+    with load(path, "cpu", n_ctx=256, max_draft=0) as model:
+        expected = model.generate(PROMPT, params, stop_tokens=[]).tokens
+    predicted = [token + 1 if i % 6 == 5 else token for i, token in enumerate(expected)]
+    with load(path, "cpu", n_ctx=256) as model:
+        sequence = model.sequence(PROMPT)
+        sampler = Sampler(params, model.tokenizer.vocab_size)
+        text = Generation(sequence, sampler, frozenset(), max_draft=15, predicted=predicted, nextn=has_layer)
+        slots, found = model.engine._slots, []
+        while (token := model.engine.next(text)) is not None:
+            found.append(token.sampled.id)
+            for cells in (part for part in slots.cache.caches if isinstance(part, CausalCache)):  # type: ignore[attr-defined]
+                for each in cells.cells.values():
+                    positions = each.positions[each.held_by(0)]
+                    assert len(set(positions)) == len(positions)
+        assert found == expected
+        assert text.n_accepted > 10
+
+
+def without_layer(made: WithLayer, folder: Path) -> Path:
+    """The file without a part of the layer, so that it is passed over."""
+
+    def remove(tensors: dict[str, Any]) -> None:
+        del tensors[f"blk.{N_LAYERS}.nextn.enorm.weight"]
+
+    return rewrite(made.path, folder / "without.gguf", edit=remove)
+
+
+def test_a_stream_that_is_closed_while_it_guesses(with_layer: WithLayer) -> None:
+    """Another thread closes it, and a third wants a slot: the guesses' cells are given back before it is reused."""
+    with load(with_layer.path, "cpu", n_ctx=128, max_sequences=2) as model:
+        other = model.sequence(PROMPT[::-1])
+        logits = other.append(5)
+        stream = model.stream(PROMPT, max_tokens=50, temperature=0, stop_tokens=[])
+        nextn = model.engine.nextn
+        assert nextn is not None
+        draft = nextn.draft
+        copies = []
+
+        def closed(*args: Any) -> list[int]:
+            model.engine.detach(stream._generation.sequence)
+            copies.append(other.fork())
+            return draft(*args)
+
+        nextn.draft = closed  # type: ignore[method-assign]
+        for _ in range(3):
+            stream.advance()
+        stream.close()
+        assert copies
+        copy = copies[-1]
+        copy.append(7)
+        other.append(7)
+        np.testing.assert_array_equal(copy.append(9), other.append(9))
+        assert logits.shape[-1] == model.tokenizer.vocab_size

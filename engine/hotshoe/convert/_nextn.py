@@ -19,6 +19,8 @@ _NAMES = {
     "mtp.norm": "nextn.shared_head_norm",
 }
 _LAYER = "mtp.layers.0."
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
+_PARTS = ("input_layernorm", *(f"self_attn.{name}" for name in _ATTENTION))
 
 
 class DraftingLayer(NamedTuple):
@@ -35,8 +37,9 @@ class DraftingLayer(NamedTuple):
 def find_drafting_layer(checkpoint: Checkpoint, keys: dict[str, Any]) -> DraftingLayer:
     """Return the drafting layer, if the checkpoint has one, and all of it. keys: those of the model's layers."""
     n, tensors = keys["block_count"], checkpoint.tensors
-    whole = all(f"{name}.weight" in tensors for name in (*_NAMES, f"{_LAYER}self_attn.q_proj"))
-    if checkpoint.config.get("mtp_num_hidden_layers", 1) != 1 or not whole:
+    whole = all(f"{name}.weight" in tensors for name in (*_NAMES, *(_LAYER + part for part in _PARTS)))
+    of_its_own = "mtp.embed_tokens.weight" in tensors  # readers expect the model's embedding
+    if checkpoint.config.get("mtp_num_hidden_layers", 1) != 1 or not whole or of_its_own:
         return DraftingLayer(checkpoint)
     renamed = {}
     for name, tensor in tensors.items():

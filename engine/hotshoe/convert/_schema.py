@@ -89,8 +89,8 @@ def checked_model(checkpoint: Checkpoint, model_class: type[Module], metadata: M
     """
     try:
         config: Any = model_class.config_type().from_metadata(metadata)
-        if getattr(config, "n_nextn", 0) and hasattr(model_class, "nextn"):
-            config = replace(config, n_drafting=1)  # the file has that layer
+        if getattr(config, "n_nextn", 0):
+            config = replace(config, n_drafting=1)  # a model that declares the layer gets it
         model = model_class(config)
     except ModelFileError as error:
         raise checkpoint.refusal(

@@ -7,8 +7,8 @@ as always, so a guess decides how many tokens a step gives, and never which.
 
 Source of the idea: https://github.com/apoorvumang/prompt-lookup-decoding
 
-Some models have a layer that guesses tokens (nn.NextN, runner/nextn.py). It is asked where the text does not repeat
-anything, as its guesses take time.
+Some models have a layer that guesses tokens (nn.NextN, runner/nextn.py). It is asked where the text repeats
+nothing, or little of what it repeats is right, as its guesses take time.
 """
 
 from __future__ import annotations

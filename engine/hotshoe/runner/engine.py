@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -312,7 +311,8 @@ class Engine:
                     return events + self._start()  # readers are woken when the device computes again
                 with self.lock:
                     self._changed.notify_all()
-            self._draft()
+            if self.nextn is not None and not self._pipeline.running:
+                self.nextn.draft_for(self._jobs, self._slots, self.n_ctx)
             more, graphs = self._prepare_step(urgent)
             return events + more + self._run(graphs)
         except BaseException:
@@ -363,8 +363,9 @@ class Engine:
 
     def _goes_on(self, job: Generation) -> bool:
         """Whether a generation will have one row for the next step, unless its next token ends it."""
-        more = job.expects_more and not job.expects_draft
-        return job.active and more and len(job.sequence) < self.n_ctx and not job.sequence.edited
+        guesses = job.expects_draft or (job.expects_nextn and len(self._pipeline.running) == 1)
+        room = len(job.sequence) < self.n_ctx
+        return job.active and job.expects_more and not guesses and room and not job.sequence.edited
 
     def _fill_next(self) -> bool:
         """Fill in the tokens of the rows that were prepared; False if the next step needs other ones, or more."""
@@ -424,29 +425,13 @@ class Engine:
                     job.error = error
                 self._changed.notify_all()
 
-    def _draft(self) -> None:
-        """Let the model's drafting layer guess the next tokens of a text, if no other is computed."""
-        if self.nextn is None or self._pipeline.running:
-            return
-        with self.lock:
-            jobs = [job for job in self._jobs if job.active]
-            slot = self._slots.slot_for_draft(jobs[0].sequence) if len(jobs) == 1 else None
-        if slot is not None and isinstance(job := jobs[0], Generation) and job.last_hidden is not None:
-            begun = time.perf_counter()
-            n = min(job.n_nextn, self.n_ctx - len(job.sequence))
-            draft = self.nextn.draft(slot, job.sequence.items, job.last_hidden, n)
-            with self.lock:
-                job.seconds += time.perf_counter() - begun
-                job.guess_with(draft)
-        with self.lock:
-            self._slots.drop_held()
-
     def _prepare_step(self, urgent: Job[Any] | None) -> tuple[list[Event], list[list[JobChunk]]]:
         """Remove jobs, shift or end those whose context is full, and schedule the rest: return events and graphs."""
         with self.lock:
             self._require_open()
             if not self._pipeline.running:
                 self._slots.rollback()  # of an earlier step, if its own rollback was interrupted
+            self._slots.drop_held()
             self._drop_removable()
             events = self._shift_or_finish_full()
             self._n_steps += 1

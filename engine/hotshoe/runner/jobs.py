@@ -82,7 +82,6 @@ class Job(Generic[R]):
         self.message_ends: frozenset[int] = frozenset()  # set by the engine
         self.n_overtaken = 0  # jobs that came later and began earlier, as this one did not fit into the cache
         self.seconds = 0.0  # duration of the steps since its last result
-        self.hidden: Array | None = None  # the hidden states of the rows of the outputs, if the model drafts tokens
 
     # States
 
@@ -263,6 +262,7 @@ class Generation(Job[Token]):
         self._max_draft = max_draft
         self._predicted = predicted
         self._drafter: Drafter | None = None  # made with the first token
+        self.hidden: Array | None = None  # the hidden states of the rows of the outputs, if the model drafts tokens
         self.last_hidden: Hidden | None = None  # the model's hidden state after the last row that it computed
         self._nextn = NextNLength() if nextn else None
         self._is_nextn = False  # whether the draft is that of the model's layer
@@ -292,7 +292,12 @@ class Generation(Job[Token]):
     @property
     def expects_draft(self) -> bool:
         """Whether there may be guesses for the tokens after the next one."""
-        return (self._drafter is not None and self._drafter.guesses) or (self._nextn is not None and self._nextn.n > 0)
+        return self._drafter is not None and self._drafter.guesses
+
+    @property
+    def expects_nextn(self) -> bool:
+        """Whether the model's drafting layer may guess tokens, if no other text is written."""
+        return self._nextn is not None and self._nextn.n > 0
 
     @property
     def n_nextn(self) -> int:

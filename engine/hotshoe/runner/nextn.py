@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from hotshoe.kvcache import Allocation, Cache, CausalCache, Sizes, causal_part
 from hotshoe.nn import Decoder
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
+from hotshoe.runner.jobs import Generation, Job
 from hotshoe_core import DType
 from hotshoe_core.errors import CacheFullError
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.drafting import Hidden
     from hotshoe.runner.forward import TextForward
     from hotshoe.runner.items import Items
+    from hotshoe.runner.slots import Slots
     from hotshoe_core import Backend
 
 __all__ = ["NextNDrafter", "make_drafter"]
@@ -55,11 +58,28 @@ class NextNDrafter:
         self._n_streams = n_streams
         self._contexts: ContextCache[tuple[Sizes, int]] = ContextCache(self._build, _GRAPHS)
 
+    def draft_for(self, jobs: Sequence[Job[Any]], slots: Slots, n_ctx: int) -> None:
+        """Guess the next tokens of the text that is written, if it is the only active job. Outside the lock."""
+        with self._lock:
+            active = [job for job in jobs if job.active]
+            if len(active) != 1 or not isinstance(job := active[0], Generation) or (hidden := job.last_hidden) is None:
+                return
+            n = min(job.n_nextn, n_ctx - len(job.sequence))
+            slot = slots.begin_draft(job.sequence) if n > 0 else None
+        if slot is None:
+            return
+        begun = time.perf_counter()
+        draft = self.draft(slot.number, job.sequence.items, hidden, n)
+        with self._lock:
+            slot.busy = False
+            job.seconds += time.perf_counter() - begun
+            job.guess_with(draft)
+
     def draft(self, slot: int, items: Items, hidden: Hidden, n: int) -> list[int]:
         """Return up to ``n`` tokens that may follow the last one of ``items``; fewer if the cache is full.
 
-        slot: the slot whose cells hold all rows of the text but the last one. Outside the lock; the caller has the
-        engine's turn.
+        slot: the slot whose cells hold all rows of the text but the last one; it is busy. Outside the lock; the caller
+        has the engine's turn.
         """
         start, state = hidden
         token: Any = items.rows[start]
@@ -70,7 +90,8 @@ class NextNDrafter:
             for position in range(start, start + n):
                 with self._lock:
                     feeds = self._cache.allocate([Allocation(slot, position, 1)], 1)
-                    built = self._contexts.get((self._cache.sizes, n_vocab))
+                    sizes = self._cache.sizes
+                built = self._contexts.get((sizes, n_vocab))
                 feeds["tokens"] = np.array([token], np.int32)
                 feeds["positions"] = items.positions(position, 1, self._n_streams)
                 feeds["hidden"] = state.reshape(1, -1)

@@ -228,7 +228,8 @@ class Pipeline:
             if not n:
                 continue
             rows = [output[row : row + n] for output in outputs]
-            job.hidden = hidden[0][row : row + n] if hidden else None
+            if hidden and isinstance(job, Generation):
+                job.hidden = hidden[0][row : row + n]
             job.process(rows, run.sampling)
             row += n
             # A sampler has looked already. A model may exclude tokens by -inf, but not all of them.

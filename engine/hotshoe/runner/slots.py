@@ -254,13 +254,15 @@ class Slots:
                 sequence.n_computed = self.cache.resume_position(slot.number, n)
                 self._trim_record(slot, sequence.n_computed)
                 self.cache.remove(slot.number, n)
-                slot.n_held = n
+                slot.n_held = n if n > sequence.n_computed else 0
 
-    def slot_for_draft(self, sequence: CachedSequence) -> int | None:
-        """Return the number of the sequence's slot if this holds keys and values of all rows but the last one."""
+    def begin_draft(self, sequence: CachedSequence) -> Slot | None:
+        """Return the sequence's slot, busy, if it holds the keys and values of all rows but the last one."""
         slot = self._slot_of(sequence)
-        n = 0 if slot is None else max(slot.n_held, len(slot.rows))
-        return slot.number if slot is not None and not sequence.edited and n == len(sequence) - 1 else None
+        if slot is None or sequence.edited or max(slot.n_held, len(slot.rows)) != len(sequence) - 1:
+            return None
+        slot.busy = True  # until the caller has given back the cells behind them; an interrupt leaves it to rollback
+        return slot
 
     def drop_held(self) -> None:
         """Remove the keys and values that ``drop_rejected`` has left behind the rows of a recurrent model."""
@@ -432,7 +434,7 @@ class Slots:
 
     def _copy(self, source: Slot, target: Slot, n: int) -> None:
         target.shifted_from = None
-        target.rows = []
+        target.rows, target.n_held = [], 0
         self.cache.copy_prefix(source.number, target.number, n)
         target.rows = source.rows[:n]
 

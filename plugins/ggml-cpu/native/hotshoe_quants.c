@@ -2,8 +2,8 @@
  *
  * W (m, k) is stored in panels of 16 rows, one ggml block after the other, in as many bytes as in the file. A panel is
  * unpacked, some hundred elements at once, into memory that stays in the L1 cache, and there all tokens of a group are
- * multiplied by it. With one or two tokens the packed blocks are multiplied without unpacking. Nothing is allocated,
- * and no thread waits for another.
+ * multiplied by it. Few tokens, up to two or with AVX-512 four, are multiplied by the packed blocks without unpacking.
+ * Nothing is allocated, and no thread waits for another.
  *
  * Reading order: hotshoe_quants.h (the ops), hotshoe_quants_set.h (the types), this file from hotshoe_quants upwards,
  * then the inner loops: hotshoe_quants_unpack.h (the layout of records), hotshoe_quants_records.h,

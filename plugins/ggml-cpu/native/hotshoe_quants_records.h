@@ -69,7 +69,8 @@ INLINE floats in_floats(int form, ints sum) {
     return V(cvtepi32_ps)(sum);
 }
 
-/* The most tokens that are multiplied at once by packed blocks. Their sums must fit into registers. */
+/* The most tokens that are multiplied at once by packed blocks: as many as registers hold the sums of. Types whose
+ * records have 16 elements store some sums meanwhile, and are still faster than with codes that are unpacked first. */
 #if LANES == 16
 #define MAX_AT_ONCE MOST_AT_ONCE
 #else

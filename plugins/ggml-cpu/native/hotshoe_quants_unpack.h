@@ -1,5 +1,5 @@
 /* Reads the packed blocks of each type: into records for the tiles of hotshoe_quants_tiles.h, or straight into the sums
- * of one token.
+ * of a few tokens.
  *
  * A packed block has the numbers of 16 rows' blocks: the same number of all rows, then the next one. So one vector
  * reads the same number of 4 to 16 rows: `vec` below is the number of such a vector of the panel. hotshoe_quants_pack.c
