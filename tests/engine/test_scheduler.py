@@ -40,11 +40,11 @@ def situations(draw: st.DrawFn) -> tuple[list[Job], Limits]:
     jobs = [
         Job(
             i,
-            draw(st.one_of(st.just(1), st.integers(1, 200))),
+            n_pending := draw(st.one_of(st.just(1), st.integers(1, 200))),
             arrival=i,
             served=draw(st.integers(-1, 20)),
             all_outputs=draw(st.booleans()),
-            n_draft=draw(st.sampled_from([0, 0, 1, 3, 7, 15])),
+            n_draft=draw(st.sampled_from([0, 0, 1, 3, 7, 15])) if n_pending <= 16 else 0,
         )
         for i in range(draw(st.integers(1, 14)))
     ]
@@ -146,10 +146,11 @@ def test_guessed_tokens_of_a_uniform_step_are_those_of_a_single_text(wanted: lis
 @settings(max_examples=50, deadline=None)
 def test_prompts_get_no_more_rows_than_the_pace_allows(situation: tuple[list[Job], Limits], n_rows: int) -> None:
     jobs, limits = situation
-    n_decoding = sum(1 + job.n_draft for job in jobs if job.n_pending == 1)
+    decoding = {job for job in jobs if job.n_pending == 1 or (len(jobs) == 1 and job.n_draft)}
+    n_decoding = sum(job.n_pending + job.n_draft for job in decoding)
     graphs = schedule(jobs, limits, 21, Allowance(n_decoding + n_rows, 1.0, 0.0, 8))
-    spare = n_decoding - sum(c.n for graph in graphs for c in graph if c.job.n_pending == 1)  # drafts left out
-    assert sum(c.n for graph in graphs for c in graph if c.job.n_pending > 1) <= max(8, n_rows + spare)
+    spare = n_decoding - sum(c.n for graph in graphs for c in graph if c.job in decoding)  # drafts left out
+    assert sum(c.n for graph in graphs for c in graph if c.job not in decoding) <= max(8, n_rows + spare)
     assert graphs
 
 
@@ -334,3 +335,22 @@ def test_uniform_prompts_are_cut_into_even_parts_without_slivers(
     job = Job(0, n_pending, 0, checkpoints=() if checkpoint is None else (checkpoint,))
     graphs = schedule([job], Limits(2048, 512, uniform=True), 0, Allowance(most, 1.0, 0.0, 64))
     assert [chunk.n for graph in graphs for chunk in graph] == expected
+
+
+def test_rows_of_a_wrong_guess_come_again_with_new_guesses() -> None:
+    """Of a text that is alone; the others of a recurrent model could not be in its graph."""
+    again = Job(0, 3, 0, n_computed=40, n_draft=3)
+    for uniform in (False, True):
+        limits = Limits(64, 16, uniform)
+        ((chunk,),) = schedule([again], limits)
+        assert chunk == (again, 6, 4, 3)
+    one, other = schedule([again, Job(1, 1, 1)], Limits(64, 16, True))
+    assert [by_id([one]), by_id([other])] == [[[(1, 1, 1)]], [[(0, 3, 1)]]]
+    assert schedule([again], Limits(64, 2, True))[0][0].n == 2  # no graph has room for all of them
+
+
+def test_guesses_with_rows_that_come_again_are_a_round_number() -> None:
+    for n_pending in range(1, 17):
+        ((chunk,),) = schedule([Job(0, n_pending, 0, n_draft=15)], Limits(64, 16, True))
+        assert chunk.n <= 16
+        assert chunk.n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) or not chunk.drafted

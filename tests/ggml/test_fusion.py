@@ -17,7 +17,7 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_ggml.cpu import unit
 from hotshoe_ggml.cpu.packed import PackedWeight, multiplies_bf16, pack_format
-from hotshoe_ggml.native import kernels
+from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_loader import load_all
 
 K, M = 96, 64
@@ -39,6 +39,12 @@ PATTERNS: dict[str, tuple[Build, int]] = {  # and the number of computed nodes i
     "read in between": (lambda x, r, w, b: [y := ops.linear(x, w), y + b], 2),
     "read twice": (lambda x, r, w, b: [(y := ops.linear(x, w) + b).gelu() * y], 3),
     "added to itself": (lambda x, r, w, b: [(y := ops.linear(x, w)) + y], 2),
+    "the first features": (lambda x, r, w, b: [ops.linear(x, w)[..., :32]], 1),
+    "features that split a panel": (lambda x, r, w, b: [ops.linear(x, w)[..., :24]], 2),
+    "features that are not the first": (lambda x, r, w, b: [ops.linear(x, w)[..., 32:]], 2),
+    "features of some rows": (lambda x, r, w, b: [ops.linear(x, w)[:1, :, :32]], 2),
+    "features read twice": (lambda x, r, w, b: [(y := ops.linear(x, w))[..., :32], y], 2),
+    "features with a bias": (lambda x, r, w, b: [(ops.linear(x, w) + b)[..., :32]], 2),
     "a residual that broadcasts": (lambda x, r, w, b: [ops.linear(x, w) + r[:1]], 2),
 }
 
@@ -92,14 +98,25 @@ def test_values_that_other_nodes_read_are_not_fused(name: str, backend: Backend)
     assert len(kinds) == nodes, kinds
 
 
-def computed(ctx: Context) -> list[str]:
-    """The ops of ggml's graph, without views."""
-    from hotshoe_ggml.native import ffi, lib
-
+@pytest.mark.parametrize(("name", "n"), [("the first features", 32), ("features that split a panel", 64)])
+def test_only_the_features_that_are_read_are_computed(name: str, n: int, backend: Backend) -> None:
+    require_packed(DType.F32)
+    ctx, _, _ = build(backend, DType.F32, PATTERNS[name][0])
     ctx.reserve()
     executable: Any = ctx._executable
-    nodes = [lib().ggml_graph_node(executable._cgraph, i) for i in range(lib().ggml_graph_n_nodes(executable._cgraph))]
-    kinds = [ffi.string(lib().ggml_op_name(node.op)).decode() for node in nodes]
+    (product,) = [node for node in nodes_of(executable._cgraph) if node.op == lib().GGML_OP_CUSTOM]
+    assert product.ne[0] == n
+
+
+def nodes_of(graph: Any) -> list[Any]:
+    return [lib().ggml_graph_node(graph, i) for i in range(lib().ggml_graph_n_nodes(graph))]
+
+
+def computed(ctx: Context) -> list[str]:
+    """The ops of ggml's graph, without views."""
+    ctx.reserve()
+    executable: Any = ctx._executable
+    kinds = [ffi.string(lib().ggml_op_name(node.op)).decode() for node in nodes_of(executable._cgraph)]
     return [kind for kind in kinds if kind not in ("RESHAPE", "VIEW", "PERMUTE")]
 
 

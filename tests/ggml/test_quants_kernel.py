@@ -191,7 +191,7 @@ def test_weights_that_take_no_gate() -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
-@pytest.mark.parametrize("n", [1, 5, 100])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 100])
 def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> None:
     data, _ = weight(dtype, 83, 2304)
     packed, x = ready(QuantizedWeight(data)), activations(n, 2304)
@@ -211,11 +211,11 @@ def _unforced():
 @pytest.mark.usefixtures("unforced")
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_every_way_of_prefetching_gives_the_same_bits(dtype: DType) -> None:
-    """One row and two, one thread and two, both instruction sets."""
+    """One row to four, one thread and two, both instruction sets."""
     k = 2304
     packed, avx2 = (ready(QuantizedWeight(weight(dtype, 83, k)[0])) for _ in range(2))
     avx2.params("none", False, False).without = AVX512
-    for n in (1, 2):
+    for n in (1, 2, 3, 4):
         results = []
         for way in range(1, len(WAYS) + 1):
             kernels().hotshoe_quants_force_prefetch(way)
