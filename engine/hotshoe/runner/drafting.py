@@ -39,7 +39,7 @@ Chosen by simulation with benchmarks/drafting.py. With the next token, a step ha
 _NEXTN_LENGTHS = ((0.75, 3), (0.62, 2), (0.35, 1))  # the same for guesses of a drafting layer, which take time
 _NEXTN_FIRST_RATE = 0.7
 _NEXTN_WEIGHT = 0.08
-_RECOVERY = 0.005  # what a token without such guesses adds to their rate: after a while there is another try
+_RECOVERY = 0.001  # what a token without such guesses adds to their rate: after a while there is another try
 
 _MOST_TOKENS = 1 << 18  # that are kept and searched: the last ones
 _MOST_PLACES = 1 << 12  # with the same last token that are compared: the last ones
