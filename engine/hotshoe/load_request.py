@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,6 +58,9 @@ ONLY_TEXT = (
 _COMMANDS = {Task.TEXT: "run", Task.EMBEDDING: "embed", Task.RERANK: "rerank"}
 
 
+logger = logging.getLogger("hotshoe.drafting")
+
+
 @dataclass(slots=True)
 class LoadRequest:
     """A model's file and how to load it. As a context manager it closes the file, unless ``keep_file`` is set."""
@@ -75,6 +79,8 @@ class LoadRequest:
     unused_towers: tuple[str, ...] = ()
     """The encoders that are not used, each with the reason."""
     towers: tuple[LoadedTower, ...] = ()
+    drafting: str = ""
+    """What becomes of the file's layer that drafts tokens, for the log; "" for a file without one."""
     keep_file: bool = False
     """Whether a loaded model needs the files."""
 
@@ -108,14 +114,19 @@ class LoadRequest:
             _require_cache_spec(model_class)
             config = replace(config, n_ctx=_context(file, model_class, config.n_ctx, n_ctx))
             check_layers(file, config.n_layers)
-            config = _with_drafting(file, model_class, config, options.runner)
+            config, drafting = _with_drafting(file, model_class, config, options.runner)
             model = model_class(config)
             check_all_read(file.metadata, model)
             found, unused_towers = _tower_for(projector, file, model, known_projector)
         except BaseException:
             file.close()
             raise
-        return cls(file, model_class, config, device, *options, found_towers=found, unused_towers=unused_towers)
+        return cls(
+            *(file, model_class, config, device, *options),
+            found_towers=found,
+            unused_towers=unused_towers,
+            drafting=drafting,
+        )
 
     def open(self, registry: Registry) -> Backend:
         """Open a backend over the requested devices, and the CPU if it takes part."""
@@ -133,8 +144,11 @@ class LoadRequest:
         """Load the model into an opened backend. The caller closes the backend after an error."""
         prepared = self._prepare()
         if self.config.n_drafting and self.runner.max_draft is None and not backend.batch_invariant:
-            self.config = replace(self.config, n_drafting=0)  # guesses could change the text there
+            self.config = replace(self.config, n_drafting=0)
+            self.drafting = "is not loaded: guesses could change the text here, so it must be asked for (max_draft=3)"
         config = self.config
+        if self.drafting:
+            logger.info("%s: the drafting layer (MTP, NextN) %s", self.file.path, self.drafting)
         model = self.model_class(config)
         bind(model, self.file, backend, placement=placement, progress=progress)
         if self.model_class.task is Task.TEXT:
@@ -229,18 +243,25 @@ def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: Runne
             )
 
 
-def _with_drafting(file: GGUFFile, model_class: type[Module], config: Any, params: RunnerParams) -> Any:
-    """Return the config with a drafting layer, if tokens may be guessed, and the model and its file have all of one."""
-    if not config.n_nextn or params.max_draft == 0 or model_class.task is not Task.TEXT:
-        return config
+def _with_drafting(file: GGUFFile, model_class: type[Module], config: Any, params: RunnerParams) -> tuple[Any, str]:
+    """Return the config with a drafting layer, if the model and its file have all of one, and what becomes of it."""
+    if not config.n_nextn or model_class.task is not Task.TEXT:
+        return config, ""
+    if params.max_draft == 0:
+        return config, "is not loaded: max_draft is 0"
     with_layer = replace(config, n_drafting=1)
     model = model_class(with_layer)
     layers = getattr(model, "nextn", ())
     own = [f"blk.{config.n_layers}.nextn.{name}.weight" for name in ("embed_tokens", "shared_head_head")]
-    if not layers or any(name in file.tensors for name in own):  # guesses need a vocabulary of their own
-        return config
-    missing = missing_parameters(model, file)
-    return config if any(p in missing for p in layers[0].parameters()) else with_layer
+    if not layers:
+        return config, "is not loaded: hotshoe does not use that of this architecture yet"
+    if found := [name for name in own if name in file.tensors]:
+        return config, f"is not loaded: it has a vocabulary of its own, {found[0]}, which hotshoe does not use yet"
+    missing = set(missing_parameters(model, file)) & set(layers[0].parameters())
+    if missing:
+        names = sorted(p.names[0] for p in missing)
+        return config, f"is not loaded: the file lacks {names[0]}" + (f" and {n} more" if (n := len(names) - 1) else "")
+    return with_layer, "guesses tokens"
 
 
 def _require_cache_spec(model_class: type[Module]) -> None:

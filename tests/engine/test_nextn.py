@@ -204,14 +204,31 @@ def test_max_draft_0_does_not_load_the_layer(with_layer: WithLayer) -> None:
     assert f"blk.{N_LAYERS}.nextn.eh_proj.weight" in names[1]
 
 
+def test_the_log_says_what_becomes_of_the_layer(with_layer: WithLayer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "hotshoe.drafting")
+    for options, expected in (
+        ({}, "guesses tokens"),
+        ({"max_draft": 0}, "is not loaded: max_draft is 0"),
+        ({"flash_attention": "on"}, "is not loaded: guesses could change the text here"),
+    ):
+        caplog.clear()
+        with load(with_layer.path, "cpu", **options):
+            assert f"the drafting layer (MTP, NextN) {expected}" in caplog.text
+
+
 @pytest.mark.parametrize("missing", ["nextn.enorm.weight", "attn_q.weight"])
-def test_half_a_layer_is_passed_over(with_layer: WithLayer, tmp_path: Path, missing: str) -> None:
+def test_half_a_layer_is_passed_over(
+    with_layer: WithLayer, tmp_path: Path, missing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "hotshoe.drafting")
+
     def remove(tensors: dict[str, Any]) -> None:
         del tensors[f"blk.{N_LAYERS}.{missing}"]
 
     path = rewrite(with_layer.path, tmp_path / "half.gguf", edit=remove)
     with load(path, "cpu") as model, load(with_layer.path, "cpu", max_draft=0) as other:
         assert model.engine.nextn is None
+        assert f"is not loaded: the file lacks blk.{N_LAYERS}.{missing}" in caplog.text
         np.testing.assert_array_equal(model.logits(PROMPT), other.logits(PROMPT))
 
 

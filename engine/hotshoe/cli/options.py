@@ -229,7 +229,8 @@ def add_runner_options(
             "--max-draft",
             type=int,
             metavar="N",
-            help="at most so many guessed tokens are computed with the next one, where a text repeats itself; "
+            help="at most so many guessed tokens are computed with the next one, where a text repeats itself or the "
+            "model has a drafting layer; "
             "default: 15 for most models on a CPU, 0 (none) where guesses could change a text",
         )
     if sequences:

@@ -24,7 +24,7 @@ _PARTS = ("input_layernorm", *(f"self_attn.{name}" for name in _ATTENTION))
 
 
 class DraftingLayer(NamedTuple):
-    """What a converter needs for it; all empty if the checkpoint has none."""
+    """What a converter needs to write it. The mappings are empty if the checkpoint has no complete one."""
 
     checkpoint: Checkpoint
     """With its tensors named as those of one more layer."""

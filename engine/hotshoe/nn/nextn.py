@@ -19,7 +19,7 @@ _HIDDEN = "hidden"
 
 
 class NextN(Module):
-    """A layer behind the model's own that guesses the token after the next one.
+    """A drafting layer (MTP, NextN): it follows the model's own layers, and guesses the token after the next one.
 
         class NextN(nn.NextN):
             block: Block = submodule()
@@ -28,8 +28,8 @@ class NextN(Module):
             blocks: list[Block] = layers("blk")
             nextn: list[NextN] = nextn_layers("blk")
 
-    A guess needs the model's hidden state after a token, and the embedding of the token that follows. The state that
-    the layer gives stands for the model's next one, so that the layer can go on from its own guess.
+    A guess needs the model's hidden state after a token, and the embedding of the token that follows. The layer's
+    output can replace the model's next hidden state, so that the layer can go on from its own guess.
 
     Source: DeepSeek-V3 (2024, arXiv:2412.19437), section 2.2. As in Qwen 3.5, hidden states are those after the last
     norm, and the embedding and the output matrix are the model's own.

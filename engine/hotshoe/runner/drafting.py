@@ -125,7 +125,7 @@ class Hidden(NamedTuple):
 
 
 class NextNLength:
-    """How many tokens a drafting layer (nn.NextN) is to guess: more, the more of its guesses are right."""
+    """How many tokens a drafting layer (nn.NextN) is to guess, up to 3: more if more of its guesses are right."""
 
     def __init__(self) -> None:
         self._rate = _NEXTN_FIRST_RATE

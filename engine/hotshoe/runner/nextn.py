@@ -38,9 +38,10 @@ _MOST_OTHERS = 16  # of these; with more that are not among the first of the voc
 class NextNDrafter:
     """Guesses tokens in graphs of one row. These take cells of the text's slot, and give them back.
 
-    A third of a vocabulary holds nearly all tokens of most texts: its tokens are in the order in which they were
-    merged, frequent ones first. So a guess need not read all of the output matrix, which is often the largest weight
-    (FR-Spec, Zhao et al. 2025, arXiv:2502.14856). If the text has many others, the whole vocabulary is used.
+    The first third of a vocabulary has most tokens of most texts, as tokens are in the order in which they were merged,
+    frequent ones first (benchmarks/NOTES.md has numbers). So a guess need not read all of the output matrix, which is
+    often the largest weight (FR-Spec, Zhao et al. 2025, arXiv:2502.14856). If more than 16 of the last 256 tokens of
+    a text are others, a guess uses the whole vocabulary.
 
     cache: the part of the model's cache that holds keys and values. lock: protects its records. n_vocab: tokens that
     the model has logits for. n_streams: of the positions that the model's RoPE takes; 0 for one position for each row.
@@ -62,10 +63,12 @@ class NextNDrafter:
         """Guess the next tokens of the text that is written, if it is the only active job. Outside the lock."""
         with self._lock:
             active = [job for job in jobs if job.active]
-            if len(active) != 1 or not isinstance(job := active[0], Generation) or (hidden := job.last_hidden) is None:
+            job = active[0] if len(active) == 1 else None
+            if not isinstance(job, Generation) or (hidden := job.last_hidden) is None:
                 return
             n = min(job.n_nextn, n_ctx - len(job.sequence))
-            slot = slots.begin_draft(job.sequence) if n > 0 else None
+            is_current = hidden.position == len(job.sequence) - 1  # not after an interrupt
+            slot = slots.begin_draft(job.sequence) if n > 0 and is_current else None
         if slot is None:
             return
         begun = time.perf_counter()

@@ -67,9 +67,10 @@ class RunnerParams:
     max_draft: int | None = None
     """The most tokens of a text that are guessed and computed with the next one, 0 for none.
 
-    Guesses come from what the text repeats. The sampler chooses each token as without them, so they make a text faster
-    and do not change it. None: 15 where a row's result does not depend on the rows that are computed with it, as with
-    most models on a CPU; 0 elsewhere, where two tokens with nearly equal probability might change places.
+    Guesses come from what the text repeats, or from a layer of the model that guesses tokens. The sampler chooses each
+    token as without them, so they make a text faster and do not change it. With 0, the layer is not loaded. None: 15
+    where a row's result does not depend on the rows that are computed with it, as with most models on a CPU; 0
+    elsewhere, where two tokens with nearly equal probability might change places.
     """
 
     kv_dtype: str = "f16"

@@ -58,7 +58,7 @@ class Completion:
     """The text of ``SamplingParams.stop`` that ended it; None if something else did."""
 
     n_drafted: int = 0
-    """Tokens that were guessed from what the text repeats, and computed with the next one: see ``max_draft``."""
+    """Tokens that were guessed and computed with the next one: see ``max_draft``."""
 
     n_accepted: int = 0
     """Guessed tokens that the sampler then chose."""
