@@ -10,6 +10,7 @@ import pytest
 from hotshoe.kvcache.base import Allocation
 from hotshoe.kvcache.recurrent_rows import Rows
 from hotshoe.runner.jobs import Generation
+from hotshoe.runner.pipeline import Results
 from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core.errors import SamplingError
 from tests.support.engine_rig import N_VOCAB, PROMPT, Rig, Work, expected
@@ -103,10 +104,10 @@ def test_damage_that_is_seen_when_the_next_row_is_prepared() -> None:
     rig.engine.next(damaged), rig.engine.next(damaged)
     compute = rig.forward._compute
 
-    def nan(work: Work) -> list[np.ndarray]:
-        outputs = compute(work)
-        outputs[-1][[len(rows) == 5 for rows in work.requested]] = np.nan  # the row of one of them
-        return outputs
+    def nan(work: Work) -> Results:
+        results = compute(work)
+        results.outputs[-1][[len(rows) == 5 for rows in work.requested]] = np.nan  # the row of one of them
+        return results
 
     rig.forward._compute = nan  # type: ignore[method-assign]
     with pytest.raises(SamplingError, match="NaN"):
