@@ -224,13 +224,20 @@ def git(*args: str) -> str:
     return subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
+def rates(given: str) -> list[float]:
+    found = [float(rate) for rate in given.split(",")]
+    if not all(0 <= rate <= 1 for rate in found):
+        raise ValueError
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--tokens", type=int, help="written by the model")
-    parser.add_argument("--right", metavar="RATES", help="of the guesses of the model's layer, such as 0.8,0.65,0.5")
+    parser.add_argument("--right", type=rates, help="of the guesses of the model's layer, such as 0.8,0.65,0.5")
     parser.add_argument("--llama-server", type=Path, metavar="PATH")
     parser.add_argument("--history", metavar="COMMIT")
     parser.add_argument("--costs")
@@ -247,8 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rounds, threads, n_tokens = args.rounds or 5, args.threads or 2, args.tokens or 400
         asyncio.run(compare_servers(args.file, rounds, threads, n_tokens, args.llama_server))
     else:
-        right = None if args.right is None else [float(rate) for rate in args.right.split(",")]
-        compare(args.file, args.rounds or 5, args.threads, args.tokens, right)
+        compare(args.file, args.rounds or 5, args.threads, args.tokens, args.right)
 
 
 if __name__ == "__main__":

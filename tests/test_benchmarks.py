@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -415,6 +416,23 @@ def test_drafting_counts_time_and_guesses() -> None:
     assert drafting.run_of([], text, (1, 2, 4, 8, 16), always) == (20, 20, 0, 0)  # nothing is repeated
     # one token, one with which a pair is known, then 4 in each step: 1 + 1 + 4 * 4 + 2 tokens
     assert drafting.run_of(text, text, (1, 2, 4, 8, 16), always) == (20, 1 + 1 + 4 * 4 + 2, 13, 13)
+
+
+def test_drafting_replaces_the_guesses_of_a_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = replace(NARROW["qwen3.5"], layers=4, nextn=True)
+    path = synthetic.make(tmp_path / "x.gguf", "q8_0", shape)
+    drafting.main([str(path), "--right", "1,1,1", "--rounds", "1", "--tokens", "40"])
+    found = re.search(r"40 tokens, (.*) a step, (\d+) of (\d+) guesses right", capsys.readouterr().out)
+    assert found is not None
+    assert float(found[1]) > 2
+    assert int(found[2]) > 20
+
+
+@pytest.mark.parametrize("wrong", ["x", "0.5,2"])
+def test_drafting_refuses_rates_that_are_none(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        drafting.main(["x.gguf", "--right", wrong])
+    assert "--right" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [("--history", "HEAD", "--rounds", "3"), ("--costs", "1,2")])

@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.kvcache import Allocation, AttentionSpec, CrossCache, CrossSpec, HybridCache, make_cache, most_attended
-from hotshoe.kvcache.cross import cross_part
+from hotshoe.kvcache import (
+    Allocation,
+    AttentionSpec,
+    CrossCache,
+    CrossSpec,
+    HybridCache,
+    make_cache,
+    most_attended,
+    part_of,
+)
 from hotshoe_core import Backend, DType
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError
@@ -178,8 +186,8 @@ def test_errors_and_parts() -> None:
     sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_ubatch": 4, "dtype": DType.F32, "n_encoded": 2}
     both = make_cache(open_reference(), (AttentionSpec(1, 4), SPEC), **sizes)
     assert isinstance(both, HybridCache)
-    assert cross_part(both) is both.caches[1]
-    assert cross_part(both.caches[0]) is None
+    assert part_of(both, CrossCache) is both.caches[1]
+    assert part_of(both.caches[0], CrossCache) is None
     cache.scrub()
     cache.close()
 

@@ -52,7 +52,7 @@ class FakeForward:
     def __init__(self, asynchronous: bool, next_token: Callable[[Sequence[Any]], int] = next_token) -> None:
         self.asynchronous = asynchronous
         self.next_token = next_token
-        self.computed = Results([], [])
+        self.computed = Results([])
         self.running: Work | None = None  # started, and not finished
         self.failure: Exception | None = None  # of the next graph
         self.calls: list[str] = []
@@ -100,9 +100,9 @@ class FakeForward:
         for row, rows in zip(logits, work.requested, strict=True):
             row[self.next_token(rows)] = 10
         if work.sampling is None:
-            return Results([logits], [])
+            return Results([logits])
         best = logits.argmax(axis=-1, keepdims=True)  # greedy: no other sampling is used
-        return Results([best, np.take_along_axis(logits, best, -1)], [])
+        return Results([best, np.take_along_axis(logits, best, -1)])
 
 
 class Rig:

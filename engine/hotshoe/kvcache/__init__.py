@@ -21,9 +21,9 @@ from hotshoe.kvcache.base import (
     RecurrentView,
     Sizes,
 )
-from hotshoe.kvcache.causal import CausalCache, causal_part
-from hotshoe.kvcache.cross import CrossCache, cross_part, most_attended
-from hotshoe.kvcache.hybrid import HybridCache
+from hotshoe.kvcache.causal import CausalCache
+from hotshoe.kvcache.cross import CrossCache, most_attended
+from hotshoe.kvcache.hybrid import HybridCache, part_of
 from hotshoe.kvcache.recurrent import RecurrentCache, StateView
 from hotshoe.kvcache.spec import AttentionSpec, CrossSpec, LayerSpec, RecurrentSpec, parts_of
 from hotshoe.kvcache.views import UncachedView
@@ -54,10 +54,9 @@ __all__ = [
     "Sizes",
     "StateView",
     "UncachedView",
-    "causal_part",
-    "cross_part",
     "make_cache",
     "most_attended",
+    "part_of",
 ]
 
 _MAX_CELLS = 2**31 - 1  # graphs number them in I32

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import Allocation, Cache, LayerViews, Sizes, common_resume_position
+from hotshoe.kvcache.base import Allocation, LayerViews, Sizes, common_resume_position
 from hotshoe.kvcache.buckets import BLOCKS_PER_OCTAVE
 from hotshoe.kvcache.cells import Cells, Reach, SlotBits, bits_of, full, slots_of
-from hotshoe.kvcache.hybrid import HybridCache
 from hotshoe.kvcache.lists import CellLists
 from hotshoe.kvcache.spec import AttentionSpec, LayerSpec, Part, parts_of, per_layer, storing_part
 from hotshoe.kvcache.views import CellInputs, KeyValueView, SharedView, require_blocks, saved_type, zero_rows
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend, Context
     from hotshoe_core.ops import RoPE
 
-__all__ = ["CausalCache", "causal_part"]
+__all__ = ["CausalCache"]
 
 Array = np.ndarray[Any, Any]
 
@@ -295,12 +294,6 @@ class CausalCache:
     def close(self) -> None:
         self._backend.release(self._made)
         self._made = []
-
-
-def causal_part(cache: Cache) -> CausalCache | None:
-    """Return the part of a cache that holds keys and values of texts; None if it has none."""
-    parts = cache.caches if isinstance(cache, HybridCache) else (cache,)
-    return next((part for part in parts if isinstance(part, CausalCache)), None)
 
 
 def _spans_of(allocations: Sequence[Allocation], positions: Array) -> tuple[Array, Array] | None:

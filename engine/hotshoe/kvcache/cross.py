@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import Allocation, Cache, LayerViews, Sizes
+from hotshoe.kvcache.base import Allocation, LayerViews, Sizes
 from hotshoe.kvcache.buckets import round_up, rows_per_octave
-from hotshoe.kvcache.hybrid import HybridCache
 from hotshoe.kvcache.spec import CrossSpec, LayerSpec, Part, parts_of, per_layer
 from hotshoe.kvcache.views import require_blocks, require_rows, saved_type, zero_rows
 from hotshoe_core import DType, Tensor
@@ -24,7 +23,7 @@ from hotshoe_core.errors import CacheFullError, GraphError
 if TYPE_CHECKING:
     from hotshoe_core import Backend, Context
 
-__all__ = ["CrossCache", "cross_part", "most_attended"]
+__all__ = ["CrossCache", "most_attended"]
 
 Array = np.ndarray[Any, Any]
 Outputs = dict[int, Array | None]
@@ -285,12 +284,6 @@ class CrossCache:
     def close(self) -> None:
         self._backend.release(self._made)
         self._made = []
-
-
-def cross_part(cache: Cache) -> CrossCache | None:
-    """Return the CrossCache in a cache; None if it has no such part."""
-    parts = cache.caches if isinstance(cache, HybridCache) else (cache,)
-    return next((part for part in parts if isinstance(part, CrossCache)), None)
 
 
 def most_attended(outputs: Iterable[tuple[int, int]]) -> int:

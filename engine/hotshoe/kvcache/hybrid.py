@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from hotshoe_core.errors import CacheFullError, GraphError
 if TYPE_CHECKING:
     from hotshoe_core import Context
 
-__all__ = ["HybridCache"]
+__all__ = ["HybridCache", "part_of"]
 
 Array = np.ndarray[Any, Any]
+C = TypeVar("C")
 
 
 class HybridCache:
@@ -115,6 +116,12 @@ class HybridCache:
     def close(self) -> None:
         for cache in self.caches:
             cache.close()
+
+
+def part_of(cache: Cache, kind: type[C]) -> C | None:
+    """Return the part of a cache that is of this class; None if it has none."""
+    parts = cache.caches if isinstance(cache, HybridCache) else (cache,)
+    return next((part for part in parts if isinstance(part, kind)), None)
 
 
 def _merged(views: Sequence[Any]) -> Any:

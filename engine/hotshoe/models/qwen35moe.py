@@ -8,7 +8,6 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.models import qwen35
 from hotshoe.models.qwen2moe import Experts
-from hotshoe.models.qwen35 import Attention
 from hotshoe.nn import ExpertConfig, layers, nextn_layers, submodule
 
 
@@ -22,7 +21,7 @@ class Block(qwen35.HybridBlock):
 
 
 class DraftingBlock(Block):
-    attention: Attention = submodule()
+    attention: qwen35.Attention = submodule()
 
 
 class NextN(nn.NextN):

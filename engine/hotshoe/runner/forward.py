@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView, cross_part, most_attended
+from hotshoe.kvcache import AttentionSpec, Cache, CrossCache, LayerSpec, Sizes, StateView, most_attended, part_of
 from hotshoe.kvcache.buckets import round_up, rows_per_octave
 from hotshoe.kvcache.spec import parts_of
 from hotshoe.nn import Decoder
@@ -87,7 +87,7 @@ class TextForward:
         self._n_trained = n_trained
         self._n_ubatch = n_ubatch
         self.n_streams = _n_streams(spec)
-        self._cross = cross_part(cache)
+        self._cross = part_of(cache, CrossCache)
         self._drafting = model if isinstance(model, Decoder) and model.nextn else None
         self._started: Built | None = None  # the graph
         self._storing: ContextCache[int] = ContextCache(self._build_storing, _STORING_GRAPHS)
@@ -249,7 +249,7 @@ class TextForward:
         return built.context.start({tensor: feeds[name] for name, tensor in built.inputs.items()})
 
     def finish(self, work: TextWork) -> Results:
-        """Wait for the graph that was started last: return its results. The lists are empty if no row was requested."""
+        """Wait for the graph that was started last: return its results; none if no row was requested."""
         built = self._started
         assert built is not None
         results = [built.context.read_once(output) for output in built.outputs]
@@ -257,7 +257,7 @@ class TextForward:
             built.context.wait()
         if work.n_outputs != work.signature.n_outputs:
             results = [r[: work.n_outputs] for r in results]
-        return Results(results, []) if self._drafting is None else Results(results[:-1], results[-1:])
+        return Results(results) if self._drafting is None or not results else Results(results[:-1], results[-1])
 
     def close(self) -> None:
         """Close all graphs. Idempotent."""

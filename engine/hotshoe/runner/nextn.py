@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache import Allocation, Cache, CausalCache, Sizes, causal_part
+from hotshoe.kvcache import Allocation, Cache, CausalCache, Sizes, part_of
 from hotshoe.nn import Decoder
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
@@ -55,7 +55,7 @@ class NextNDrafter:
         self._cache = cache
         self._lock = lock
         self._n_vocab = n_vocab
-        self._n_frequent = min(n_vocab, max(_FEWEST_TOKENS, n_vocab // _PART // 32 * 32))  # whole panels of a weight
+        self._n_frequent = min(n_vocab, max(_FEWEST_TOKENS, n_vocab // _PART // 32 * 32))  # kernels compute 32 at once
         self._n_streams = n_streams
         self._contexts: ContextCache[tuple[Sizes, int]] = ContextCache(self._build, _GRAPHS)
 
@@ -74,7 +74,7 @@ class NextNDrafter:
         begun = time.perf_counter()
         draft = self.draft(slot.number, job.sequence.items, hidden, n)
         with self._lock:
-            slot.busy = False
+            slots.end_draft(slot)
             job.seconds += time.perf_counter() - begun
             job.guess_with(draft)
 
@@ -133,7 +133,7 @@ def make_drafter(
     model: TextModule, backend: Backend, cache: Cache, forward: TextForward, lock: Any
 ) -> NextNDrafter | None:
     """Return what drafts with the model's own layer; None for a model without one. ``forward`` has built a graph."""
-    cells = causal_part(cache)
+    cells = part_of(cache, CausalCache)
     if not isinstance(model, Decoder) or not model.nextn or cells is None:
         return None
     return NextNDrafter(model, backend, cells, lock, n_vocab=forward.n_vocab, n_streams=forward.n_streams)

@@ -36,8 +36,8 @@ class Results(NamedTuple):
     outputs: list[Array]
     """Their logits, or what the sampling returns for them."""
 
-    hidden: list[Array]
-    """Their hidden states, (rows, dim), if the model has a layer that drafts tokens."""
+    hidden: Array | None = None
+    """Their hidden states, (rows, dim), if the model has a drafting layer."""
 
 
 class Forward(Protocol):
@@ -228,8 +228,8 @@ class Pipeline:
             if not n:
                 continue
             rows = [output[row : row + n] for output in outputs]
-            if hidden and isinstance(job, Generation):
-                job.hidden = hidden[0][row : row + n]
+            if hidden is not None and isinstance(job, Generation):
+                job.hidden = hidden[row : row + n]
             job.process(rows, run.sampling)
             row += n
             # A sampler has looked already. A model may exclude tokens by -inf, but not all of them.

@@ -104,8 +104,8 @@ def schedule(
     jobs: those that have room in the cache, all of them together. step: the number of this step. allowance: what the
     step may take; None: only ``limits`` count.
     """
-    most = min(limits.n_batch, limits.n_ubatch)
-    alone = len(jobs) == 1 and jobs[0].n_draft > 0 and jobs[0].n_pending <= most  # rows of a wrong guess come again
+    # rows before a wrong guess come again, with new guesses
+    alone = len(jobs) == 1 and jobs[0].n_draft > 0 and jobs[0].n_pending <= min(limits.n_batch, limits.n_ubatch)
     decoding = sorted((job for job in jobs if job.n_pending == 1 or alone), key=lambda job: (job.served, job.arrival))
 
     def rest(job: P) -> tuple[float, int]:

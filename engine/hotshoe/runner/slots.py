@@ -257,12 +257,20 @@ class Slots:
                 slot.n_held = n if n > sequence.n_computed else 0
 
     def begin_draft(self, sequence: CachedSequence) -> Slot | None:
-        """Return the sequence's slot, busy, if it holds the keys and values of all rows but the last one."""
+        """Return the sequence's slot, if it holds the keys and values of all rows but the last one.
+
+        The slot is busy until ``end_draft``, when the cells behind these rows are given back. After an interrupt,
+        ``rollback`` does that.
+        """
         slot = self._slot_of(sequence)
         if slot is None or sequence.edited or max(slot.n_held, len(slot.rows)) != len(sequence) - 1:
             return None
-        slot.busy = True  # until the caller has given back the cells behind them; an interrupt leaves it to rollback
+        slot.busy = True
         return slot
+
+    def end_draft(self, slot: Slot) -> None:
+        """Note that nothing computes with the slot any more."""
+        slot.busy = False
 
     def drop_held(self) -> None:
         """Remove the keys and values that ``drop_rejected`` has left behind the rows of a recurrent model."""

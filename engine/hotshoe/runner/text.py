@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
-from hotshoe.kvcache import cross_part, make_cache
+from hotshoe.kvcache import CrossCache, make_cache, part_of
 from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.media import AUDIO, IMAGE
 from hotshoe.runner.base import LoadedModel, ModelParts, T
@@ -96,7 +96,7 @@ class TextModel(LoadedModel):
             message_ends=self.tokenizer.stop_ids,
             sample_on_device=self.backend.device_of(model.config.n_layers).type is not DeviceType.CPU,  # of logits
         )
-        exact = self.backend.batch_invariant and cross_part(self._cache) is None  # that attention has a mask
+        exact = self.backend.batch_invariant and part_of(self._cache, CrossCache) is None  # that attention has a mask
         self._max_draft = (MAX_DRAFT if exact else 0) if params.max_draft is None else params.max_draft
         if parts.towers:
             from hotshoe.runner.media_encoder import make_encoders  # few models have one

@@ -12,11 +12,9 @@ from typing import NamedTuple
 
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.tensor import Tensor
+from hotshoe_ggml.cpu.packed import DENSE_PANEL
 
 __all__ = ["Pattern", "Readers", "find_patterns", "operands", "readers_of"]
-
-PANEL = 32
-"""The most features that our kernels compute together, of any type."""
 
 Readers = Mapping[Tensor, Sequence[Tensor | None]]
 """The nodes that read each tensor. None stands for the caller, who reads outputs and new states."""
@@ -94,7 +92,7 @@ def _first_features(reader: Tensor) -> int:
     *rows, (start, stop, step) = reader.attrs["slices"]
     shape = reader.source(0).shape
     whole = all(part == (0, n, 1) for part, n in zip(rows, shape))
-    return int(stop) if whole and (start, step) == (0, 1) and stop % PANEL == 0 else 0
+    return int(stop) if whole and (start, step) == (0, 1) and stop % DENSE_PANEL == 0 else 0
 
 
 def operands(node: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,8 @@ Array = np.ndarray[Any, Any]
 _CHUNK = 1 << 20  # elements of a dense weight that are packed at once; those that are rounded are F32 before, in 4 MiB
 _PART = 2 << 20  # bytes of a file that are packed at once
 _PANEL = 16  # rows that are interleaved in a packed quantized weight
-_DENSE_PANEL = 32  # rows that are interleaved in another packed weight
+DENSE_PANEL = 32
+"""Rows that are interleaved in another packed weight: a multiple of ``_PANEL``."""
 ALIGNMENT = 64  # of a packed weight
 
 
@@ -117,7 +118,7 @@ class PackedWeight(PackedLayout):
         job.rows, job.packed = (ffi.cast("void *", at) for at in (address(self._data), self._address))
         job.k, job.m, job.n_matrices = self.k, self.m, max(1, self.n_experts)
         job.row_bytes, job.matrix_bytes = weight.dtype.nbytes((self.k,)), self.nbytes // job.n_matrices
-        job.rows_at_once = max(1, self._rows_at_once(job.row_bytes) // _DENSE_PANEL) * _DENSE_PANEL
+        job.rows_at_once = max(1, self._rows_at_once(job.row_bytes) // DENSE_PANEL) * DENSE_PANEL
         job.format = self.format.id if isinstance(self.format, DType) else self.format
         job.is_mapped = self._data is weight.data and is_mapped(weight.data)
 
