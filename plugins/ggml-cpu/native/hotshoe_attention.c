@@ -418,8 +418,8 @@ static void compute(struct run * run, void (*head)(struct run *, int64_t, int64_
                               run->prefetched_heads[1] == run->last_head;
     if (!is_prefetched && job->group * run->n_queries < MIN_ROWS_TO_PACK) { /* reading takes longer than computing */
         prefetch_from(run, run->from);
-        prefetch(&run->keys, step * run->keys.size);
-        prefetch(&run->values, step * run->values.size);
+        fetch(&run->keys, min64(step, run->to - run->from));
+        fetch(&run->values, min64(step, run->to - run->from));
     }
     run->prefetched = run->to < run->limit ? run->to : -1;
     run->prefetched_heads[0] = run->first_head;

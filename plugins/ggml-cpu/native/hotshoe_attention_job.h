@@ -25,7 +25,8 @@ enum {
     PART = HOTSHOE_KEY_PART,   /* keys with a softmax of their own: a multiple of each step */
     MIN_QUERIES_TOGETHER = 64, /* that have rows of a mask */
     MIN_ROWS_TO_PACK = 40,     /* rows that must see a key, on average, before a transposed copy of it pays */
-    STEP_BYTES = 512 << 10,    /* keys and values of all heads in a step: the next step is prefetched into L2 */
+    STEP_BYTES = 256 << 10,    /* keys and values of all heads in a step: the next step is prefetched into L2 */
+    FETCH_AHEAD = 4096,        /* bytes */
     STEP_FLOATS = 37 << 10,    /* 148 KiB: the keys, values and scores of one step stay in L2 */
     SUM_FLOATS = 160 << 10,    /* 640 KiB: the sums of a part, for all rows of a run */
     QUERY_FLOATS = MAX_ROWS * (MAX_DIM + 16), /* queries of a tile with zeros behind them */
@@ -95,6 +96,7 @@ struct run {
     struct visible_range visible_to_any, visible[MAX_TILES];
     int64_t seen_pairs; /* of rows and keys */
     struct upcoming keys, values;
+    int copies_values; /* before they are read: they are prefetched with the keys */
     int64_t prefetched, prefetched_heads[2]; /* the run before prefetched the step from this key on, for these heads */
     /* of each row, and of each tile, one head after the other: in this part, and in all parts before it */
     float highest[MAX_TILES * MAX_ROWS], total[MAX_TILES * MAX_ROWS];
@@ -277,12 +279,15 @@ ALWAYS_INLINE const char * cached_row_of(const struct ggml_tensor * t, int64_t b
     return (const char *) t->data + kv_head * t->nb[1] + cell * t->nb[2] + batch * t->nb[3];
 }
 
+ALWAYS_INLINE const char * upcoming_row(const struct upcoming * rows, int64_t i) {
+    return rows->base + (rows->cells != NULL ? rows->cells[i] : i) * rows->stride;
+}
+
 /* Prefetches about `bytes` of the next rows, up to the end of the run's keys. */
 ALWAYS_INLINE void prefetch(struct upcoming * rows, size_t bytes) {
     while (rows->next < rows->stop) {
         const size_t left = rows->size - rows->at, part = left < bytes ? left : bytes;
-        const char * const row =
-            rows->base + (rows->cells != NULL ? rows->cells[rows->next] : rows->next) * rows->stride + rows->at;
+        const char * const row = upcoming_row(rows, rows->next) + rows->at;
         for (size_t i = 0; i < part; i += 64) {
             PREFETCH(row + i);
         }
@@ -295,6 +300,20 @@ ALWAYS_INLINE void prefetch(struct upcoming * rows, size_t bytes) {
         bytes -= part;
         if (bytes == 0) {
             return;
+        }
+    }
+}
+
+/* Brings the next n rows into the cache. A processor drops prefetches while many others are on their way, and nearly all
+ * of such a burst; so each line is read, too. */
+static void fetch(struct upcoming * rows, int64_t n) {
+    const int64_t lead = FETCH_AHEAD / (int64_t) rows->size + 1, end = min64(rows->next + n, rows->stop);
+    for (; rows->next < end; ++rows->next) {
+        const char * const row = upcoming_row(rows, rows->next);
+        const char * const later = upcoming_row(rows, min64(rows->next + lead, end - 1));
+        for (size_t i = 0; i < rows->size; i += 64) {
+            PREFETCH(later + i);
+            (void) *(const volatile char *) (row + i);
         }
     }
 }

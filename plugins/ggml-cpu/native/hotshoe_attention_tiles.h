@@ -3,10 +3,11 @@
 
 /* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[index[i]][...]) * gain[r], for r < rows. keep NULL: out has
  * no values yet. index NULL: 0, 1, 2 and so on. b: panels of W columns, `panel` bytes from each other; the rows of a
- * panel are ldb bytes from each other; up to VL lanes beyond cols may be read. */
+ * panel are ldb bytes from each other; up to VL lanes beyond cols may be read. run: prefetches as many bytes of the next
+ * values as are read here; or NULL. */
 FN void NAME(columns)(const int rows, const int vectors, const int is_f16, const float * const * a, int64_t n,
                       const int32_t * index, const char * b, size_t ldb, float * const * out, int64_t from,
-                      int64_t n_lanes, const float * keep, const float * gain) {
+                      int64_t n_lanes, const float * keep, const float * gain, struct run * run) {
     vf acc[ROWS][4];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
@@ -21,6 +22,9 @@ FN void NAME(columns)(const int rows, const int vectors, const int is_f16, const
     }
     for (int64_t i = 0; i < n; ++i) {
         const char * const x0 = b + (index != NULL ? index[i] : i) * ldb;
+        if (run != NULL) {
+            prefetch(&run->values, vectors * VL * (is_f16 ? 2 : 4));
+        }
         vf row[4];
 #pragma GCC unroll 4
         for (int c = 0; c < vectors; ++c) {
@@ -54,30 +58,30 @@ FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int
                    const float * gain) {
     int64_t from = 0;
     for (; from + W <= cols; from += W, b += panel) {
-        NAME(columns)(rows, 2, 0, a, n, index, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, 2, 0, a, n, index, b, ldb, out, from, VL, keep, gain, NULL);
     }
     if (from + VL <= cols) {
-        NAME(columns)(rows, 1, 0, a, n, index, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, 1, 0, a, n, index, b, ldb, out, from, VL, keep, gain, NULL);
         from += VL;
         b += VL * sizeof(float);
     }
     if (from < cols) {
-        NAME(columns)(rows, 1, 0, a, n, index, b, ldb, out, from, cols - from, keep, gain);
+        NAME(columns)(rows, 1, 0, a, n, index, b, ldb, out, from, cols - from, keep, gain, NULL);
     }
 }
 
 /* The same for rows of b that are not in panels. cols: a multiple of VL. */
 FN void NAME(rows_in_place)(const int rows, const int is_f16, const float * const * a, int64_t n, const int32_t * index,
                             const char * b, size_t ldb, float * const * out, int64_t cols, const float * keep,
-                            const float * gain) {
+                            const float * gain, struct run * run) {
     const int wide = rows * 4 <= ROWS * 2 ? 4 : 2;
     const size_t vector = VL * (is_f16 ? 2 : 4);
     int64_t from = 0;
     for (; from + wide * VL <= cols; from += wide * VL, b += wide * vector) {
-        NAME(columns)(rows, wide, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, wide, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain, run);
     }
     for (; from < cols; from += VL, b += vector) {
-        NAME(columns)(rows, 1, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, 1, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain, run);
     }
 }
 
@@ -141,8 +145,8 @@ FN void NAME(scores)(const int rows, const float * const * q, int64_t dim, const
 
 /* Scores of at most DOT_ROWS queries for keys that are not in panels: floats or half floats at keys[0], keys[1] and so
  * on. dim: a multiple of VL. KEYS keys at a time: `keys` is padded to a multiple of it, and rows of scores have room.
- * run: prefetches the next keys and values; NULL if they were prefetched already. A vector holds four elements of each
- * of VL / 4 keys. */
+ * run: prefetches as many bytes of the next keys as are read here; NULL if that was done already. A vector holds four
+ * elements of each of VL / 4 keys. */
 FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, int64_t dim, const char * const * keys,
                    int64_t cols, float * const * out, float gain, struct run * run) {
     const size_t width = is_f16 ? 2 : 4;
@@ -159,9 +163,11 @@ FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, in
                 }
             }
             for (int64_t d = 0; d < dim; d += VL) {
-                if (run != NULL) { /* as many bytes as are read here */
+                if (run != NULL) {
                     prefetch(&run->keys, at_once * KEYS / 4 * VL * width);
-                    prefetch(&run->values, at_once * KEYS / 4 * VL * width);
+                    if (run->copies_values) {
+                        prefetch(&run->values, at_once * KEYS / 4 * VL * width);
+                    }
                 }
 #pragma GCC unroll 2
                 for (int e = first; e < first + at_once; ++e) {
@@ -188,15 +194,15 @@ FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, in
 typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, size_t,
                               float * const *, int64_t, const float *, const float *);
 typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, float * const *,
-                              int64_t, const float *, const float *);
+                              int64_t, const float *, const float *, struct run *);
 typedef void (*NAME(scores_fn))(const float * const *, int64_t, const float *, int64_t, float * const *, float);
 typedef void (*NAME(dots_fn))(const float * const *, int64_t, const char * const *, int64_t, float * const *, float,
                               struct run *);
 #define ROWS_IN_PLACE(rows, name, is_f16)                                                                             \
     TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \
                                            size_t ldb, float * const * out, int64_t cols, const float * keep,         \
-                                           const float * gain) {                                                      \
-        NAME(rows_in_place)(rows, is_f16, a, n, index, b, ldb, out, cols, keep, gain);                                \
+                                           const float * gain, struct run * run) {                                    \
+        NAME(rows_in_place)(rows, is_f16, a, n, index, b, ldb, out, cols, keep, gain, run);                           \
     }
 #define DOTS(rows, name, is_f16)                                                                              \
     TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const char * const * keys,   \

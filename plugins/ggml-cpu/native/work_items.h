@@ -38,11 +38,11 @@ static inline int32_t * work_counter(struct ggml_tensor * dst) {
     return dst->op_params + GGML_MAX_OP_PARAMS / sizeof(int32_t) - 2;
 }
 /* Takes items [first, last) of `total`. Each call takes fewer items than the one before, but at least `min_items`, as
- * far as so many remain. Returns 0 if no item remains. */
+ * far as so many remain and each thread could have so many. Returns 0 if no item remains. */
 static inline int take_items(int32_t * counter, int64_t total, int64_t min_items, int nth, int64_t * first,
                              int64_t * last) {
     const int64_t taken = __atomic_load_n(counter, __ATOMIC_RELAXED);
-    const int64_t share = (total - taken) / (2 * nth), size = share > min_items ? share : min_items;
+    const int64_t least = min64(min_items, ceil_div(total, nth)), size = max64(least, (total - taken) / (2 * nth));
     *first = taken < total ? __atomic_fetch_add(counter, (int32_t) size, __ATOMIC_RELAXED) : total;
     *last = min64(*first + size, total);
     return *first < total;
