@@ -3,8 +3,8 @@
 
 /* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[index[i]][...]) * gain[r], for r < rows. keep NULL: out has
  * no values yet. index NULL: 0, 1, 2 and so on. b: panels of W columns, `panel` bytes from each other; the rows of a
- * panel are ldb bytes from each other; up to VL lanes beyond cols may be read. run: prefetches as many bytes of the next
- * values as are read here; or NULL. */
+ * panel are ldb bytes from each other; up to VL lanes beyond cols may be read. run: prefetches the next values, as many
+ * bytes as are read here; or NULL. */
 FN void NAME(columns)(const int rows, const int vectors, const int is_f16, const float * const * a, int64_t n,
                       const int32_t * index, const char * b, size_t ldb, float * const * out, int64_t from,
                       int64_t n_lanes, const float * keep, const float * gain, struct run * run) {

@@ -25,6 +25,8 @@ struct hotshoe_linear_params {
      * when it is multiplied. hotshoe_linear requires an even k for BF16. */
     const void * rows;
     const void * gate_rows;
+    /* Only hotshoe_quants: the product of x with the next weight; or NULL. See there. */
+    const struct hotshoe_linear_params * next;
     int64_t k, m;       /* input and output features */
     int32_t format;     /* enum hotshoe_linear_format, or enum ggml_type for hotshoe_quants */
     int32_t activation; /* enum hotshoe_linear_activation */

@@ -374,38 +374,69 @@ static struct token_group token_group_of(const struct hotshoe_linear_params * pa
 /* The fewest panels that a thread takes: more with many tokens, so that staging stays a small part. */
 enum { MIN_PANELS = 4, MIN_PANELS_LARGE = 16 };
 
+/* One product of a node. An item is a panel of a group of tokens. */
+struct product {
+    const struct hotshoe_linear_params * params;
+    struct token_group g;
+    int64_t panels, group_tokens, n_groups; /* groups of tokens of nearly one size, each with all panels */
+};
+
+static struct product product_of(const struct hotshoe_linear_params * params, int64_t n, int nth) {
+    struct product p = {.params = params, .g = token_group_of(params)};
+    p.g.gate = (const char *) params->gate;
+    p.g.rows = (const char *) params->rows;
+    p.g.gate_rows = (const char *) params->gate_rows;
+    p.panels = ceil_div(params->m, ROWS);
+    p.group_tokens = min64(max_tokens(&p.g), ceil_div(n, token_parts(n, p.panels, nth, 1.5, 4.0)));
+    p.n_groups = n ? ceil_div(n, p.group_tokens) : 0;
+    return p;
+}
+
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_linear_params * params = (const struct hotshoe_linear_params *) userdata;
     struct staged * staged = scratch_of(params->scratch, ith);
     const struct ggml_tensor * x = dst->src[0];
     const float * residual = params->has_residual ? (const float *) dst->src[params->has_bias ? 2 : 1]->data : 0;
-    struct token_group g = token_group_of(params);
-    g.gate = (const char *) params->gate;
-    g.rows = (const char *) params->rows;
-    g.gate_rows = (const char *) params->gate_rows;
-    g.bias = params->has_bias ? (const float *) dst->src[1]->data : 0;
-    /* Groups of tokens of nearly one size, each with all panels. */
-    const int64_t n = x->ne[1], panels = ceil_div(g.m, ROWS), parts = token_parts(n, panels, nth, 1.5, 4.0);
-    const int64_t group_tokens = min64(max_tokens(&g), ceil_div(n, parts));
-    const int64_t n_groups = n ? ceil_div(n, group_tokens) : 0;
-    const int64_t min_items = group_tokens > SMALL_GROUP ? MIN_PANELS_LARGE : MIN_PANELS;
-    int64_t staged_group = -1, item, end;
+    const int64_t n = x->ne[1];
+    struct product p = product_of(params, n, nth);
+    struct token_group * g = &p.g;
+    int64_t total = p.n_groups * p.panels;
+    for (const struct hotshoe_linear_params * other = params->next; other; other = other->next) {
+        const struct product next = product_of(other, n, nth);
+        total += next.n_groups * next.panels;
+    }
+    const int64_t min_items = p.group_tokens > SMALL_GROUP ? MIN_PANELS_LARGE : MIN_PANELS;
+    const struct quant * staged_as = 0; /* tokens [staged_first, staged_last), for weights of this type */
+    int64_t staged_first = 0, staged_last = 0, before = 0, item,
+            end; /* before: items of the products before this one */
+    int source = 1;
+    float * y = (float *) dst->data;
+    g->bias = params->has_bias ? (const float *) dst->src[source]->data : 0;
     int32_t * counter = work_counter(dst);
-    while (take_items(counter, n_groups * panels, min_items, nth, &item, &end)) {
-        for (; item < end; item += g.last_panel - g.first_panel) { /* an item is a panel of a group */
-            const int64_t group = item / panels;
-            const int is_same = group == staged_group;
-            const int64_t first = n * group / n_groups, last = n * (group + 1) / n_groups;
-            for (int64_t t = first; t < last && !is_same; ++t) {
-                g.x[t - first] = (const float *) ((const char *) x->data + t * (int64_t) x->nb[1]);
-                g.y[t - first] = (float *) dst->data + t * g.m;
-                g.residual[t - first] = residual ? residual + t * g.m : 0;
+    while (take_items(counter, total, min_items, nth, &item, &end)) {
+        for (; item < end; item += g->last_panel - g->first_panel) {
+            while (item - before >= p.n_groups * p.panels) {
+                before += p.n_groups * p.panels;
+                y += n * g->m;
+                source += p.params->has_bias;
+                p = product_of(p.params->next, n, nth);
+                g->bias = p.params->has_bias ? (const float *) dst->src[source]->data : 0;
             }
-            staged_group = group;
-            g.n_tokens = last - first;
-            g.first_panel = item % panels;
-            g.last_panel = min64(g.first_panel + end - item, panels);
-            multiply(&g, staged, is_same && all_staged(&g));
+            const int64_t group = (item - before) / p.panels;
+            const int64_t first = n * group / p.n_groups, last = n * (group + 1) / p.n_groups;
+            for (int64_t t = first; t < last; ++t) {
+                g->x[t - first] = (const float *) ((const char *) x->data + t * (int64_t) x->nb[1]);
+                g->y[t - first] = y + t * g->m;
+                g->residual[t - first] = residual ? residual + t * g->m : 0;
+            }
+            const int is_same = staged_as == g->quant && staged_first == first && staged_last == last;
+            staged_as = g->quant;
+            staged_first = first;
+            staged_last = last;
+            g->n_tokens = last - first;
+            g->first_panel = (item - before) % p.panels;
+            g->last_panel = min64(g->first_panel + end - item, p.panels);
+            multiply(g, staged, is_same && all_staged(g));
         }
     }
     finish_thread(counter, nth);

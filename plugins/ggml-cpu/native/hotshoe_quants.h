@@ -30,7 +30,10 @@ HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t fir
  * separate_outliers: a number is an outlier if it is ten times as large as the root mean square of its row. Numbers
  * that share a scale with an outlier are rounded to 16 bits: 8 for the number, and 8 for its rounding error.
  * A weight that is not packed yet, params->rows, gives the same bits, more slowly.
- * With a gate: dst = act(x @ gate.T) * (x @ W.T), without bias and residual; see hotshoe_quants_gates. */
+ * With a gate: dst = act(x @ gate.T) * (x @ W.T), without bias and residual; see hotshoe_quants_gates.
+ * With params->next: the products of x with several weights, none with a residual, all with the same separate_outliers.
+ * dst has their results one after the other, each (n, m) with its own m. The biases follow x, in the order of the
+ * products that have one. */
 HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 /* dst (n, used, m) F32: for each row of x the product with `used` of params->n_experts weights. The sources:

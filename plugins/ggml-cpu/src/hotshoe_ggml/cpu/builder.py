@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_ggml.cpu.fusion import Pattern, find_patterns, operands
+from hotshoe_ggml.cpu.fusion import Pattern, find_groups, find_patterns, operands
 from hotshoe_ggml.cpu.kept_states import KEYS, KeptState, find_kept_states
 from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
 from hotshoe_ggml.lowering.builder import Builder, Fusion, Ptr, ReadOperand
@@ -87,6 +87,10 @@ class CpuBuilder(Builder):
         nodes: dict[Tensor, Callable[[], Ptr]] = {}
         for node, pattern in found.items():
             nodes[node] = functools.partial(self._pattern, node, pattern, read_operand)
+        for group in find_groups(found, _reads_with_others):
+            made: dict[Tensor, Ptr] = {}
+            for node in group:
+                nodes[node] = functools.partial(self._one_of, node, group, made, read_operand)
         for kept in find_kept_states(graph, is_mine):
             nodes[kept.node] = functools.partial(self._with_kept_state, kept, read_operand)
             absorbed |= kept.absorbed
@@ -104,6 +108,32 @@ class CpuBuilder(Builder):
         residual = None if pattern.residual is None else self.cont(read_operand(op, pattern.residual, 0))
         y = self.product(self.cont(x), weight, bias, residual, pattern.activation, gate, features=pattern.features)
         return self.reshape(y, node.shape)
+
+    def _one_of(
+        self, node: Tensor, group: Mapping[Tensor, Pattern], made: dict[Tensor, Ptr], read_operand: ReadOperand
+    ) -> Ptr:
+        """Make the ggml node of a group, see ``find_groups``, unless that was done. Returns the result of one pattern.
+
+        Threads then wait for each other once, not after each product. made: the results by their patterns' last nodes.
+        """
+        if not made:
+            patterns = list(group.values())
+            weights = [read_operand("linear", operands(pattern.linear)[1], 1) for pattern in patterns]
+            biases = [self.cont(self.f32(read_operand("linear", p.bias, 0))) for p in patterns if p.bias is not None]
+            params = ffi.NULL
+            for pattern, weight in reversed(list(zip(patterns, weights))):
+                params = weight.params(pattern.activation, pattern.bias is not None, False, next=params)
+                params.scratch = self._scratch
+            x = self.cont(self.f32(read_operand("linear", operands(patterns[0].linear)[0], 0)))
+            n = int(self.g.ggml_nelements(x)) // weights[0].k
+            ne = [n * sum(weight.m for weight in weights), 1, 1, 1]
+            y = self._kernel(weights[0].function, ne, [self.reshape(x, (n, weights[0].k)), *biases], params)
+            start = 0
+            for last, weight in zip(group, weights):
+                result = self.call("view_2d", y, weight.m, n, 4 * weight.m, 4 * start)
+                made[last] = self.reshape(result, last.shape)
+                start += n * weight.m
+        return made[node]
 
     def product(
         self,
@@ -388,6 +418,11 @@ def _layout(node: Tensor) -> Any:
 def _is_packed_product(node: Tensor) -> bool:
     """Whether our kernels, not ggml's, compute this ``linear`` or ``linear_experts``."""
     return isinstance(_layout(node), PackedWeight)
+
+
+def _reads_with_others(linear: Tensor) -> bool:
+    """Whether our kernels compute this ``linear`` in one node with others that read the same x."""
+    return isinstance(_layout(linear), QuantizedWeight)
 
 
 def _is_gated_pair(gate: Tensor, up: Tensor) -> bool:

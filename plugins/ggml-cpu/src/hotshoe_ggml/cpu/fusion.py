@@ -2,19 +2,21 @@
 
 As separate nodes, each of them would read and write the whole result once more; in the product's epilogue they cost
 almost nothing. Of a product whose first features alone are read, only these are computed. Nodes are fused only if no
-other node reads the values between them.
+other node reads the values between them. Products that read the same x are one node, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.cpu.packed import DENSE_PANEL
 
-__all__ = ["Pattern", "Readers", "find_patterns", "operands", "readers_of"]
+__all__ = ["Pattern", "Readers", "find_groups", "find_patterns", "operands", "readers_of"]
+
+_MAX_GROUP = 4  # products, which may each have a bias: ggml's nodes have 10 sources
 
 Readers = Mapping[Tensor, Sequence[Tensor | None]]
 """The nodes that read each tensor. None stands for the caller, who reads outputs and new states."""
@@ -83,6 +85,25 @@ def find_patterns(
                 pattern, last = pattern._replace(residual=other), reader
         found[last] = pattern
     return found, absorbed
+
+
+def find_groups(
+    found: Mapping[Tensor, Pattern], reads_with_others: Callable[[Tensor], bool]
+) -> Iterable[Mapping[Tensor, Pattern]]:
+    """Up to four products that read the same x, such as queries, keys and values: their patterns by their last nodes.
+
+    More would need too much memory at once: all layers of a decoder may read the same rows of an encoder.
+    reads_with_others: whether a ``linear`` may be one of such products.
+    """
+    groups: dict[Tensor, list[dict[Tensor, Pattern]]] = {}
+    for last, pattern in found.items():
+        is_plain = pattern.residual is None and pattern.gate is None and not pattern.features
+        if is_plain and pattern.linear.op == "linear" and reads_with_others(pattern.linear):
+            of_x = groups.setdefault(pattern.linear.source(0), [{}])
+            if len(of_x[-1]) == _MAX_GROUP:
+                of_x.append({})
+            of_x[-1][last] = pattern
+    return [group for of_x in groups.values() for group in of_x if len(group) > 1]
 
 
 def _first_features(reader: Tensor) -> int:

@@ -99,7 +99,7 @@ class PackedWeight(PackedLayout):
         self._weight: WeightData | None = weight
         self._data: Array | None = None  # the weight's, or a contiguous copy
         self._address = 0  # of a dry run: graphs can be planned with it, not run
-        self._params: dict[tuple[str, bool, bool, int, int], Any] = {}
+        self._params: dict[tuple[str, bool, bool, int, int, Any], Any] = {}
         self._readers: list[tuple[Any, str]] = []  # parameters of products, and their field with the file's rows
 
     def __repr__(self) -> str:
@@ -145,13 +145,15 @@ class PackedWeight(PackedLayout):
         has_residual: bool,
         gate: PackedWeight | None = None,
         features: int = 0,
+        next: Any = ffi.NULL,
     ) -> Any:
         """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this weight and the gate.
 
-        features: the rows of W that are read, the first ones; 0 for all.
+        features: the rows of W that are read, the first ones; 0 for all. next: those of the next weight that the same x
+        is multiplied by; it must live as long.
         """
         gate_address = 0 if gate is None else gate._address
-        key = (activation, has_bias, has_residual, gate_address, features)
+        key = (activation, has_bias, has_residual, gate_address, features, next)
         if key not in self._params:
             params = ffi.new("struct hotshoe_linear_params *")
             params.k, params.m = self.k, features or self.m
@@ -159,6 +161,7 @@ class PackedWeight(PackedLayout):
             params.has_bias, params.has_residual = has_bias, has_residual
             params.packed = ffi.cast("void *", self._address)
             params.gate = ffi.cast("void *", gate_address)
+            params.next = next
             params.n_experts = self.n_experts
             params.separate_outliers = self.separate_outliers
             params.format = self.format.id if isinstance(self.format, DType) else self.format
