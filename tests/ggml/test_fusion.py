@@ -409,3 +409,34 @@ def test_no_more_than_four_products_are_one_node(backend: Backend) -> None:
         x = ctx.input("x", (3, K))
         ctx.forward(*(ops.linear(x, w) for w in loaded.values()))
         assert computed(ctx) == ["CUSTOM"] * 3  # of 4, 4, and 1
+
+
+def test_a_gate_is_not_computed_twice_for_a_third_product(backend: Backend) -> None:
+    """Attention and a gated layer may read the same rows."""
+    if not kernels().hotshoe_quants_has(DType.Q4_0.id, K):
+        pytest.skip("this CPU has no products of ours for quantized weights")
+    data = quantize(np.random.default_rng(0).standard_normal((M, K), np.float32), DType.Q4_0)
+    loaded = backend.load(
+        [WeightData(name, (M, K), DType.Q4_0, data, ("linear",)) for name in ("gate", "up", "q", "k")]
+    )
+    with backend.new_context() as ctx:
+        x = ctx.input("x", (3, K))
+        gate, up, q, k = (ops.linear(x, w) for w in loaded.values())
+        ctx.forward(ops.swiglu(gate, up), q, k)
+        assert computed(ctx) == ["CUSTOM", "CUSTOM"]
+        executable: Any = ctx._executable
+        products = [node for node in nodes_of(executable._cgraph) if node.op == lib().GGML_OP_CUSTOM]
+        assert sorted(lib().ggml_nelements(node) for node in products) == [3 * M, 2 * 3 * M]
+
+
+def test_products_that_stage_differently_are_two_nodes(backend: Backend) -> None:
+    """An encoder's activations near outliers have more bits."""
+    if not kernels().hotshoe_quants_has(DType.Q4_0.id, K):
+        pytest.skip("this CPU has no products of ours for quantized weights")
+    data = quantize(np.random.default_rng(0).standard_normal((M, K), np.float32), DType.Q4_0)
+    weights = [WeightData(f"{i}", (M, K), DType.Q4_0, data, ("linear",), compute_bound=i % 2 == 1) for i in range(3)]
+    loaded = backend.load(weights)
+    with backend.new_context() as ctx:
+        x = ctx.input("x", (3, K))
+        ctx.forward(*(ops.linear(x, w) for w in loaded.values()))
+        assert computed(ctx) == ["CUSTOM"] * 2

@@ -348,7 +348,8 @@ static int find_visible_ranges(struct run * run, int64_t m, int64_t stop, int64_
 static struct upcoming upcoming_rows(const struct run * run, const struct ggml_tensor * t, int64_t key) {
     const size_t size = (run->last_head - run->first_head - 1) * t->nb[1] + row_bytes(t);
     const char * const base = cached_row_of(t, run->batch, run->first_head, 0);
-    return (struct upcoming){base, run->job->cells, t->nb[2], size, 0, key, run->limit};
+    const int together = t->nb[1] <= t->nb[2]; /* the heads of a cell: without a cache they may be far apart */
+    return (struct upcoming){base, run->job->cells, t->nb[2], size, 0, key, together ? run->limit : 0};
 }
 
 /* Lets the run prefetch the keys and values of its heads from number `key` on. */

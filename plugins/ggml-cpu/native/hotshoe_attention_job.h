@@ -96,7 +96,7 @@ struct run {
     struct visible_range visible_to_any, visible[MAX_TILES];
     int64_t seen_pairs; /* of rows and keys */
     struct upcoming keys, values;
-    int copies_values;                       /* before they are read: they are prefetched with the keys */
+    int unpacks_values;                      /* they are not multiplied in place: they are prefetched with the keys */
     int64_t prefetched, prefetched_heads[2]; /* the run before prefetched the step from this key on, for these heads */
     /* of each row, and of each tile, one head after the other: in this part, and in all parts before it */
     float highest[MAX_TILES * MAX_ROWS], total[MAX_TILES * MAX_ROWS];
@@ -305,7 +305,7 @@ ALWAYS_INLINE void prefetch(struct upcoming * rows, size_t bytes) {
 }
 
 /* Brings the next n rows into the cache. A processor drops prefetches while many others are on their way, so nearly all
- * of a burst; therefore each line is read, too. */
+ * of a burst; therefore each line is read, too, except the last one of a row that does not begin with a line. */
 static void fetch(struct upcoming * rows, int64_t n) {
     const int64_t lead = FETCH_AHEAD / (int64_t) rows->size + 1, end = min64(rows->next + n, rows->stop);
     for (; rows->next < end; ++rows->next) {

@@ -353,7 +353,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             memset(key + dim, 0, (dim_pad - dim) * sizeof *key);
         }
     }
-    run->copies_values = !values_in_place;
+    run->unpacks_values = !values_in_place;
+    struct run * prefetching = run; /* NULL after the first tile */
     int packed = values_in_place;
     for (int64_t tile = run->first; tile < run->last; ++tile) {
         const struct visible_range seen = run->visible[tile - run->first];
@@ -406,8 +407,7 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             for (int p = 0; p < passes; ++p) {
                 const int r = count * p / passes, rows = count * (p + 1) / passes - r;
                 const NAME(dots_fn) dots = NAME(dot_tiles)[is_f16][rows];
-                dots(q_rows + r, dim_pad, key_at, n_seen, score_rows + r, job->scale,
-                     p == 0 && tile == run->first ? run : NULL);
+                dots(q_rows + r, dim_pad, key_at, n_seen, score_rows + r, job->scale, p == 0 ? prefetching : NULL);
             }
             const float * last_whole = NULL; /* the mask of the row before */
             for (int r = 0; r < count && visible != NULL; ++r) {
@@ -442,13 +442,14 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             const NAME(rows_fn) rows = NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count];
             rows(weights, n, cells != NULL ? of_tile + skipped : visible,
                  cells != NULL ? value_rows : value_rows + (key + skipped) * value_stride, value_stride, out, v_dim,
-                 old, gain, tile == run->first ? run : NULL);
+                 old, gain, prefetching);
         } else {
             const NAME(tile_fn) sums = NAME(tiles)[count];
             sums(weights, n, visible, value_rows + (key + skipped) * value_stride, value_stride,
                  cols * W * sizeof(float), out, v_dim, old, gain);
         }
         run->begun[in_run] = 1;
+        prefetching = NULL;
     }
 }
 

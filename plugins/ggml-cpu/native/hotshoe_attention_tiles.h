@@ -145,8 +145,8 @@ FN void NAME(scores)(const int rows, const float * const * q, int64_t dim, const
 
 /* Scores of at most DOT_ROWS queries for keys that are not in panels: floats or half floats at keys[0], keys[1] and so
  * on. dim: a multiple of VL. KEYS keys at a time: `keys` is padded to a multiple of it, and rows of scores have room.
- * run: prefetches as many bytes of the next keys as are read here; NULL if that was done already. A vector holds four
- * elements of each of VL / 4 keys. */
+ * run: prefetches the next keys, as many bytes as are read here, and the values if they are not multiplied in place;
+ * NULL if that was done already. A vector holds four elements of each of VL / 4 keys. */
 FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, int64_t dim, const char * const * keys,
                    int64_t cols, float * const * out, float gain, struct run * run) {
     const size_t width = is_f16 ? 2 : 4;
@@ -165,7 +165,7 @@ FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, in
             for (int64_t d = 0; d < dim; d += VL) {
                 if (run != NULL) {
                     prefetch(&run->keys, at_once * KEYS / 4 * VL * width);
-                    if (run->copies_values) {
+                    if (run->unpacks_values) {
                         prefetch(&run->values, at_once * KEYS / 4 * VL * width);
                     }
                 }

@@ -406,9 +406,9 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
         total += next.n_groups * next.panels;
     }
     const int64_t min_items = p.group_tokens > SMALL_GROUP ? MIN_PANELS_LARGE : MIN_PANELS;
-    const struct quant * staged_as = 0; /* tokens [staged_first, staged_last), for weights of this type */
-    int64_t staged_first = 0, staged_last = 0, before = 0, item,
-            end; /* before: items of the products before this one */
+    const struct quant * staged_as = 0; /* the type of weights that tokens [staged_first, staged_last) are staged for */
+    int64_t staged_first = 0, staged_last = 0, item, end;
+    int64_t before = 0; /* items of the products before this one */
     int source = 1;
     float * y = (float *) dst->data;
     g->bias = params->has_bias ? (const float *) dst->src[source]->data : 0;

@@ -1,5 +1,5 @@
 /* How threads divide a matrix product (hotshoe_linear.c, hotshoe_quants.c) into work items. A work item is the product
- * of one panel of the weight and one group of tokens. */
+ * of one panel of a weight and one group of tokens. */
 #ifndef HOTSHOE_WORK_ITEMS_H
 #define HOTSHOE_WORK_ITEMS_H
 

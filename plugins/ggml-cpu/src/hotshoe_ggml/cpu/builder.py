@@ -87,10 +87,10 @@ class CpuBuilder(Builder):
         nodes: dict[Tensor, Callable[[], Ptr]] = {}
         for node, pattern in found.items():
             nodes[node] = functools.partial(self._pattern, node, pattern, read_operand)
-        for group in find_groups(found, _reads_with_others):
+        for group in find_groups(found, _kind_in_group):
             made: dict[Tensor, Ptr] = {}
             for node in group:
-                nodes[node] = functools.partial(self._one_of, node, group, made, read_operand)
+                nodes[node] = functools.partial(self._member, node, group, made, read_operand)
         for kept in find_kept_states(graph, is_mine):
             nodes[kept.node] = functools.partial(self._with_kept_state, kept, read_operand)
             absorbed |= kept.absorbed
@@ -109,10 +109,10 @@ class CpuBuilder(Builder):
         y = self.product(self.cont(x), weight, bias, residual, pattern.activation, gate, features=pattern.features)
         return self.reshape(y, node.shape)
 
-    def _one_of(
+    def _member(
         self, node: Tensor, group: Mapping[Tensor, Pattern], made: dict[Tensor, Ptr], read_operand: ReadOperand
     ) -> Ptr:
-        """Make the ggml node of a group, see ``find_groups``, unless that was done. Returns the result of one pattern.
+        """Make the ggml node of a group, see ``find_groups``, unless that was done. Returns the result of one member.
 
         Threads then wait for each other once, not after each product. made: the results by their patterns' last nodes.
         """
@@ -420,9 +420,10 @@ def _is_packed_product(node: Tensor) -> bool:
     return isinstance(_layout(node), PackedWeight)
 
 
-def _reads_with_others(linear: Tensor) -> bool:
-    """Whether our kernels compute this ``linear`` in one node with others that read the same x."""
-    return isinstance(_layout(linear), QuantizedWeight)
+def _kind_in_group(linear: Tensor) -> bool | None:
+    """What products of one node must have in common, see ``find_groups``; None for a product of ggml."""
+    layout = _layout(linear)
+    return layout.separate_outliers if isinstance(layout, QuantizedWeight) else None
 
 
 def _is_gated_pair(gate: Tensor, up: Tensor) -> bool:

@@ -7,7 +7,7 @@ other node reads the values between them. Products that read the same x are one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hotshoe_core.graphs.graph import Graph
@@ -16,7 +16,7 @@ from hotshoe_ggml.cpu.packed import DENSE_PANEL
 
 __all__ = ["Pattern", "Readers", "find_groups", "find_patterns", "operands", "readers_of"]
 
-_MAX_GROUP = 4  # products, which may each have a bias: ggml's nodes have 10 sources
+_MAX_GROUP = 4  # products
 
 Readers = Mapping[Tensor, Sequence[Tensor | None]]
 """The nodes that read each tensor. None stands for the caller, who reads outputs and new states."""
@@ -84,26 +84,29 @@ def find_patterns(
                 absorbed.add(last)
                 pattern, last = pattern._replace(residual=other), reader
         found[last] = pattern
-    return found, absorbed
+    return {last: pattern for last, pattern in found.items() if last not in absorbed}, absorbed
 
 
 def find_groups(
-    found: Mapping[Tensor, Pattern], reads_with_others: Callable[[Tensor], bool]
+    found: Mapping[Tensor, Pattern], kind_of: Callable[[Tensor], Hashable]
 ) -> Iterable[Mapping[Tensor, Pattern]]:
     """Up to four products that read the same x, such as queries, keys and values: their patterns by their last nodes.
 
-    More would need too much memory at once: all layers of a decoder may read the same rows of an encoder.
-    reads_with_others: whether a ``linear`` may be one of such products.
+    More would need too much memory at once: all layers of a decoder may read the same rows of an encoder. A pattern
+    with a residual, a gate, or its first features alone stays by itself. kind_of: what the ``linear`` nodes of a group
+    must have in common; None for one that stays by itself.
     """
-    groups: dict[Tensor, list[dict[Tensor, Pattern]]] = {}
+    groups: dict[tuple[Tensor, Hashable], list[dict[Tensor, Pattern]]] = {}
     for last, pattern in found.items():
-        is_plain = pattern.residual is None and pattern.gate is None and not pattern.features
-        if is_plain and pattern.linear.op == "linear" and reads_with_others(pattern.linear):
-            of_x = groups.setdefault(pattern.linear.source(0), [{}])
-            if len(of_x[-1]) == _MAX_GROUP:
-                of_x.append({})
-            of_x[-1][last] = pattern
-    return [group for of_x in groups.values() for group in of_x if len(group) > 1]
+        if pattern.residual is not None or pattern.gate is not None or pattern.features:
+            continue
+        kind = kind_of(pattern.linear)
+        if pattern.linear.op == "linear" and kind is not None:
+            alike = groups.setdefault((pattern.linear.source(0), kind), [{}])
+            if len(alike[-1]) == _MAX_GROUP:
+                alike.append({})
+            alike[-1][last] = pattern
+    return [group for alike in groups.values() for group in alike if len(group) > 1]
 
 
 def _first_features(reader: Tensor) -> int:

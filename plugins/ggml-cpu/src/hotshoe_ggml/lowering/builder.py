@@ -31,7 +31,7 @@ class Fusion(NamedTuple):
     """Groups of nodes of a graph that a builder makes together, not one by one with their lowerings."""
 
     nodes: dict[Tensor, Callable[[], Ptr]]
-    """For the last node of each group, a function that makes the whole group."""
+    """For the last node of each group, a function that makes the whole group. Groups may share a ggml node."""
 
     absorbed: set[Tensor]
     """The other nodes of the groups. Nothing is built for them."""

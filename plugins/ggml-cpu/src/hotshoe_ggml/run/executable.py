@@ -344,9 +344,7 @@ class GgmlExecutable(Executable):
 
     def _unit_of_output(self, native: Any) -> Unit | None:
         """The unit that computes an output; None for a view of a constant, a weight, or an input of several units."""
-        while is_view_op(native):
-            native = native.view_src
-        return self._unit_with(native)
+        return self._unit_with(_without_views(native))
 
     @staticmethod
     def _get(unit: Unit | None, native: Any, out: np.ndarray[Any, Any]) -> None:
@@ -407,8 +405,11 @@ class GgmlExecutable(Executable):
                 native = self._native.get(node, ffi.NULL)
                 wanted = self._devices.get(node) or self._backend.units[0].name
                 unit = None
-                if native != ffi.NULL and not is_view_op(native):  # neither fused into another product nor a view
-                    unit = self._unit_with(native)
+                if native != ffi.NULL:  # not fused into another product
+                    memory = _without_views(native)
+                    sources = (self._native.get(s, ffi.NULL) for s in node.sources if s is not None)
+                    if all(memory != _without_views(s) for s in sources):  # not a view of a source
+                        unit = self._unit_with(memory)
                 device = wanted if unit is None else unit.name
                 how = "decomposed" if node.name.startswith(decomposed) else "native"
                 how = how if device == wanted else "fallback"
@@ -432,6 +433,13 @@ class GgmlExecutable(Executable):
             self._layouts.clear()
             self._keep_alive.clear()
             self._backend.forget(self)
+
+
+def _without_views(native: Any) -> Any:
+    """The node whose memory a node is a view of, or itself."""
+    while native != ffi.NULL and is_view_op(native):
+        native = native.view_src
+    return native
 
 
 def _planned(sizes: Mapping[str, int]) -> dict[str, Memory]:
