@@ -440,3 +440,19 @@ def test_products_that_stage_differently_are_two_nodes(backend: Backend) -> None
         x = ctx.input("x", (3, K))
         ctx.forward(*(ops.linear(x, w) for w in loaded.values()))
         assert computed(ctx) == ["CUSTOM"] * 2
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_product_reads_a_state_before_it_is_overwritten(gated: bool, backend: Backend) -> None:
+    if not kernels().hotshoe_quants_has(DType.Q8_0.id, K):
+        pytest.skip("this CPU has no products of ours for quantized weights")
+    loaded = backend.load([replace(w, compute_bound=False) for w in weight_data(DType.Q8_0)])
+    state = backend.state((3, K), DType.F32, "s")
+    with backend.new_context() as ctx:
+        rows, at = ctx.input("rows", (3, K)), ctx.input("at", (3,), DType.I32)
+        y, bias = ops.linear(state, loaded["w"]), loaded["b"] + 0
+        after = ops.swiglu(y, ops.linear(state, loaded["w"])) if gated else y + loaded["b"]
+        ctx.update(state, state.set_rows(at, rows))
+        ctx.forward(after, bias).compute({rows: np.ones((3, K), np.float32), at: np.arange(3, dtype=np.int32)})
+        expected = np.zeros(M) if gated else bias.read()
+        np.testing.assert_array_equal(after.read(), np.tile(expected, (3, 1)))

@@ -50,19 +50,25 @@ def find_patterns(
     if not ours:  # all layers are on other units
         return {}, set()
     only_reader = _only_readers(graph)
+
+    def reads_state(product: Tensor) -> bool:
+        """Whether x may be overwritten before what reads the product, where a pattern is computed."""
+        return graph.state_behind(operands(product)[0]) is not None
+
     found: dict[Tensor, Pattern] = {}
     absorbed: set[Tensor] = set()
     for node in graph.nodes:
         activation = _activation_of_gate(node)
         if activation is not None:
             gate, up = operands(node)
-            if all(found.get(t) == Pattern(t) and only_reader.get(t) is node for t in (gate, up)) and is_pair(gate, up):
+            alone = all(found.get(t) == Pattern(t) and only_reader.get(t) is node for t in (gate, up))
+            if alone and is_pair(gate, up) and not reads_state(gate):
                 absorbed |= {gate, up}
                 found[node] = Pattern(up, activation=activation, gate=gate)
         if node not in ours:
             continue
         pattern, last = Pattern(node), node
-        if node.op == "linear_experts":
+        if node.op == "linear_experts" or reads_state(node):
             found[node] = pattern
             continue
         reader = only_reader.get(last)
