@@ -348,8 +348,7 @@ def test_weights_of_two_types_are_not_a_pair(backend: Backend) -> None:
 @pytest.mark.parametrize("compute_bound", [False, True])
 def test_products_of_the_same_rows_are_one_node(backend: Backend, compute_bound: bool) -> None:
     """Queries, keys and values: of several types and sizes, some with a bias. Each has the bits of its own product."""
-    if not kernels().hotshoe_quants_has(DType.Q4_0.id, K):
-        pytest.skip("this CPU has no products of ours for quantized weights")
+    require_packed(DType.Q4_0)
     rng = np.random.default_rng(0)
     sizes = [("q", 520, DType.Q4_0), ("k", 72, DType.Q4_0), ("v", 8, DType.Q8_0), ("other", 200, DType.Q5_0)]
 
@@ -401,8 +400,7 @@ def test_a_gate_keeps_nan(backend: Backend) -> None:
 
 def test_no_more_than_four_products_are_one_node(backend: Backend) -> None:
     """All layers of a decoder may read the same rows of an encoder."""
-    if not kernels().hotshoe_quants_has(DType.Q4_0.id, K):
-        pytest.skip("this CPU has no products of ours for quantized weights")
+    require_packed(DType.Q4_0)
     data = quantize(np.random.default_rng(0).standard_normal((M, K), np.float32), DType.Q4_0)
     loaded = backend.load([WeightData(f"{i}", (M, K), DType.Q4_0, data, ("linear",)) for i in range(9)])
     with backend.new_context() as ctx:
@@ -413,8 +411,7 @@ def test_no_more_than_four_products_are_one_node(backend: Backend) -> None:
 
 def test_a_gate_is_not_computed_twice_for_a_third_product(backend: Backend) -> None:
     """Attention and a gated layer may read the same rows."""
-    if not kernels().hotshoe_quants_has(DType.Q4_0.id, K):
-        pytest.skip("this CPU has no products of ours for quantized weights")
+    require_packed(DType.Q4_0)
     data = quantize(np.random.default_rng(0).standard_normal((M, K), np.float32), DType.Q4_0)
     loaded = backend.load(
         [WeightData(name, (M, K), DType.Q4_0, data, ("linear",)) for name in ("gate", "up", "q", "k")]
@@ -431,8 +428,7 @@ def test_a_gate_is_not_computed_twice_for_a_third_product(backend: Backend) -> N
 
 def test_products_that_stage_differently_are_two_nodes(backend: Backend) -> None:
     """An encoder's activations near outliers have more bits."""
-    if not kernels().hotshoe_quants_has(DType.Q4_0.id, K):
-        pytest.skip("this CPU has no products of ours for quantized weights")
+    require_packed(DType.Q4_0)
     data = quantize(np.random.default_rng(0).standard_normal((M, K), np.float32), DType.Q4_0)
     weights = [WeightData(f"{i}", (M, K), DType.Q4_0, data, ("linear",), compute_bound=i % 2 == 1) for i in range(3)]
     loaded = backend.load(weights)
@@ -444,8 +440,7 @@ def test_products_that_stage_differently_are_two_nodes(backend: Backend) -> None
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_product_reads_a_state_before_it_is_overwritten(gated: bool, backend: Backend) -> None:
-    if not kernels().hotshoe_quants_has(DType.Q8_0.id, K):
-        pytest.skip("this CPU has no products of ours for quantized weights")
+    require_packed(DType.Q8_0)
     loaded = backend.load([replace(w, compute_bound=False) for w in weight_data(DType.Q8_0)])
     state = backend.state((3, K), DType.F32, "s")
     with backend.new_context() as ctx:

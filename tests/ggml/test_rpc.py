@@ -19,7 +19,8 @@ from hotshoe.loading import plan_model
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
 from hotshoe.sampling import DeviceSampling
-from hotshoe_core.contract.backend import Backend
+from hotshoe_core import ops, scope
+from hotshoe_core.contract.backend import Backend, Placement, WeightData
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.contract.memory import AllocationStatus
 from hotshoe_core.errors import (
@@ -32,6 +33,7 @@ from hotshoe_core.errors import (
     UnsupportedOpError,
 )
 from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import quantize
 from hotshoe_core.testing import GRAPH_CASES, MultiDeviceConformance, OpConformance
 from hotshoe_core.testing.run import AnyCase
 from hotshoe_loader import load_all
@@ -476,3 +478,17 @@ def test_a_state_of_a_type_that_is_never_written_is_refused(dtype: DType) -> Non
             y = ctx.input("y", (3,))
             double = y * 2.0
             assert ctx.forward(double).compute({y: [1, 2, 3]}).read(double).tolist() == [2, 4, 6]
+
+
+@pytest.mark.usefixtures("servers")
+def test_products_of_one_node_are_reported_where_they_run() -> None:
+    """The CPU packs these weights for its own kernel, so the device of the layer cannot multiply by them."""
+    data = quantize(np.random.default_rng(0).standard_normal((64, 96), np.float32), DType.Q8_0)
+    weights = [WeightData(name, (64, 96), DType.Q8_0, data, ("linear",)) for name in "qk"]
+    with load_all().open("rpc:0,cpu") as backend:
+        q, k = backend.load(weights, Placement("cpu", ("rpc:0",), "rpc:0")).values()
+        with backend.new_context() as ctx, scope("layer", layer=0):
+            x = ctx.input("x", (3, 96))
+            ctx.forward(ops.linear(x, q), ops.linear(x, k))
+            places = ctx.reserve().placements()
+    assert [(p.op, p.device, p.how) for p in places] == [("linear", "cpu", "fallback")] * 2

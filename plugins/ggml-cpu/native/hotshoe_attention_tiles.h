@@ -78,7 +78,11 @@ FN void NAME(rows_in_place)(const int rows, const int is_f16, const float * cons
     const size_t vector = VL * (is_f16 ? 2 : 4);
     int64_t from = 0;
     for (; from + wide * VL <= cols; from += wide * VL, b += wide * vector) {
-        NAME(columns)(rows, wide, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain, run);
+        if (run != NULL) { /* here, not for each key: several queries are limited by computing */
+            NAME(columns)(rows, wide, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain, run);
+        } else {
+            NAME(columns)(rows, wide, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain, NULL);
+        }
     }
     for (; from < cols; from += VL, b += vector) {
         NAME(columns)(rows, 1, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain, run);

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_ggml.cpu.fusion import Pattern, find_groups, find_patterns, operands
+from hotshoe_ggml.cpu.fusion import Pattern, find_patterns, find_siblings, operands
 from hotshoe_ggml.cpu.kept_states import KEYS, KeptState, find_kept_states
 from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
 from hotshoe_ggml.lowering.builder import Builder, Fusion, Ptr, ReadOperand
@@ -87,10 +87,10 @@ class CpuBuilder(Builder):
         nodes: dict[Tensor, Callable[[], Ptr]] = {}
         for node, pattern in found.items():
             nodes[node] = functools.partial(self._pattern, node, pattern, read_operand)
-        for group in find_groups(found, _kind_in_group):
+        for siblings in find_siblings(found, _kind_of_sibling):
             made: dict[Tensor, Ptr] = {}
-            for node in group:
-                nodes[node] = functools.partial(self._member, node, group, made, read_operand)
+            for node in siblings:
+                nodes[node] = functools.partial(self._sibling, node, siblings, made, read_operand)
         for kept in find_kept_states(graph, is_mine):
             nodes[kept.node] = functools.partial(self._with_kept_state, kept, read_operand)
             absorbed |= kept.absorbed
@@ -109,15 +109,15 @@ class CpuBuilder(Builder):
         y = self.product(self.cont(x), weight, bias, residual, pattern.activation, gate, features=pattern.features)
         return self.reshape(y, node.shape)
 
-    def _member(
-        self, node: Tensor, group: Mapping[Tensor, Pattern], made: dict[Tensor, Ptr], read_operand: ReadOperand
+    def _sibling(
+        self, node: Tensor, siblings: Mapping[Tensor, Pattern], made: dict[Tensor, Ptr], read_operand: ReadOperand
     ) -> Ptr:
-        """Make the ggml node of a group, see ``find_groups``, unless that was done. Returns the result of one member.
+        """Make one ggml node for all siblings, see ``find_siblings``, unless that was done. Returns the result of one.
 
         Threads then wait for each other once, not after each product. made: the results by their patterns' last nodes.
         """
         if not made:
-            patterns = list(group.values())
+            patterns = list(siblings.values())
             weights = [read_operand("linear", operands(pattern.linear)[1], 1) for pattern in patterns]
             biases = [self.cont(self.f32(read_operand("linear", p.bias, 0))) for p in patterns if p.bias is not None]
             params = ffi.NULL
@@ -129,7 +129,7 @@ class CpuBuilder(Builder):
             ne = [n * sum(weight.m for weight in weights), 1, 1, 1]
             y = self._kernel(weights[0].function, ne, [self.reshape(x, (n, weights[0].k)), *biases], params)
             start = 0
-            for last, weight in zip(group, weights):
+            for last, weight in zip(siblings, weights):
                 result = self.call("view_2d", y, weight.m, n, 4 * weight.m, 4 * start)
                 made[last] = self.reshape(result, last.shape)
                 start += n * weight.m
@@ -420,8 +420,8 @@ def _is_packed_product(node: Tensor) -> bool:
     return isinstance(_layout(node), PackedWeight)
 
 
-def _kind_in_group(linear: Tensor) -> bool | None:
-    """What products of one node must have in common, see ``find_groups``; None for a product of ggml."""
+def _kind_of_sibling(linear: Tensor) -> bool | None:
+    """What products of one node must have in common, see ``find_siblings``; None for a product of ggml."""
     layout = _layout(linear)
     return layout.separate_outliers if isinstance(layout, QuantizedWeight) else None
 

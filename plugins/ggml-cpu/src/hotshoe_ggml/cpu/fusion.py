@@ -14,9 +14,9 @@ from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.cpu.packed import DENSE_PANEL
 
-__all__ = ["Pattern", "Readers", "find_groups", "find_patterns", "operands", "readers_of"]
+__all__ = ["Pattern", "Readers", "find_patterns", "find_siblings", "operands", "readers_of"]
 
-_MAX_GROUP = 4  # products
+_MAX_SIBLINGS = 4
 
 Readers = Mapping[Tensor, Sequence[Tensor | None]]
 """The nodes that read each tensor. None stands for the caller, who reads outputs and new states."""
@@ -93,26 +93,26 @@ def find_patterns(
     return {last: pattern for last, pattern in found.items() if last not in absorbed}, absorbed
 
 
-def find_groups(
+def find_siblings(
     found: Mapping[Tensor, Pattern], kind_of: Callable[[Tensor], Hashable]
 ) -> Iterable[Mapping[Tensor, Pattern]]:
     """Up to four products that read the same x, such as queries, keys and values: their patterns by their last nodes.
 
     More would need too much memory at once: all layers of a decoder may read the same rows of an encoder. A pattern
-    with a residual, a gate, or its first features alone stays by itself. kind_of: what the ``linear`` nodes of a group
-    must have in common; None for one that stays by itself.
+    with a residual, a gate, or its first features alone stays by itself. kind_of: what the ``linear`` nodes must
+    have in common; None for one that stays by itself.
     """
-    groups: dict[tuple[Tensor, Hashable], list[dict[Tensor, Pattern]]] = {}
+    by_input: dict[tuple[Tensor, Hashable], list[dict[Tensor, Pattern]]] = {}
     for last, pattern in found.items():
         if pattern.residual is not None or pattern.gate is not None or pattern.features:
             continue
         kind = kind_of(pattern.linear)
         if pattern.linear.op == "linear" and kind is not None:
-            alike = groups.setdefault((pattern.linear.source(0), kind), [{}])
-            if len(alike[-1]) == _MAX_GROUP:
+            alike = by_input.setdefault((pattern.linear.source(0), kind), [{}])
+            if len(alike[-1]) == _MAX_SIBLINGS:
                 alike.append({})
             alike[-1][last] = pattern
-    return [group for alike in groups.values() for group in alike if len(group) > 1]
+    return [siblings for alike in by_input.values() for siblings in alike if len(siblings) > 1]
 
 
 def _first_features(reader: Tensor) -> int:

@@ -18,7 +18,7 @@ from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_ggml.lowering import LOWERINGS, Builder, ggml_lacks, node_budget
 from hotshoe_ggml.memory.buffers import TensorBuffer
 from hotshoe_ggml.memory.host import PinnedPool
-from hotshoe_ggml.memory.layouts import Layout
+from hotshoe_ggml.memory.layouts import PRODUCTS, Layout, PackedLayout
 from hotshoe_ggml.native import ffi, ggml_functions, kernels, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
 from hotshoe_ggml.native.log import follow_level
@@ -116,10 +116,10 @@ class GgmlExecutable(Executable):
             self._devices = node_devices(graph, backend.placement, backend.device_of_tensor)
         numbers = {unit.name: i for i, unit in enumerate(backend.units)}
         wanted = {node: numbers[self._devices[node]] if self._devices else 0 for node in graph.nodes}
-        made_by = dict(wanted)  # the unit whose builder makes each node: the CPU, which is last, for what ggml lacks
-        made_by |= {node: len(backend.units) - 1 for node in graph.nodes if ggml_lacks(node)}
         builders = [unit.builder(self._context.pointer, self._keep_alive) for unit in backend.units]
         self._take_leaves(builders[0])
+        made_by = dict(wanted)  # the unit whose builder makes each node: the CPU, which is last, for what ggml lacks
+        made_by |= {node: len(builders) - 1 for node in graph.nodes if ggml_lacks(node) or self._reads_packed(node)}
         cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
         fused: dict[Tensor, Callable[[], Any]] = {}
         absorbed: set[Tensor] = set()
@@ -174,6 +174,13 @@ class GgmlExecutable(Executable):
         if TABLE[node.op].overwrites and node not in self._graph.in_place:
             sources[0] = builder.call("cont", sources[0])
         return LOWERINGS[node.op](builder, node, *sources)
+
+    def _reads_packed(self, node: Tensor) -> bool:
+        """Whether a product reads a weight that is packed for the CPU's kernels."""
+        if node.op not in PRODUCTS.values():
+            return False
+        layout = self._layouts.get(node.source(1))
+        return layout is not None and isinstance(layout.read_by(node.source(1), node.op, 1), PackedLayout)
 
     def _read_operand(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
         """What this operand of ``op`` reads: see Layout.read_by. Raises UnsupportedOpError."""
