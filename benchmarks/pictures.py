@@ -4,9 +4,10 @@
                                   [--layers N] [--rounds 3] [--folder DIR] [--threads N] [--llama-python PYTHON]
                                   [--json]
 
-The files have random weights: the text model as q4_k_m, the encoder in --dtype. qwen2.5vl-3b: Qwen2.5-VL-3B, whose
-encoder keeps a picture's size; gemma3-4b: Gemma 3 4B, whose encoder is SigLIP-400M at 896 x 896. Every picture is new,
-so nothing is found in a cache. Each engine has a process of its own; they take turns (benchmarks/generate.py).
+The files have random weights: the text model as q4_k_m, the encoder in --dtype, from numbers of BF16, in which both
+models were published. qwen2.5vl-3b: Qwen2.5-VL-3B, whose encoder keeps a picture's size; gemma3-4b: Gemma 3 4B, whose
+encoder is SigLIP-400M at 896 x 896. Every picture is new, so nothing is found in a cache. Each engine has a process of
+its own; they take turns (benchmarks/generate.py).
 
 look      seconds from the picture's pixels to the first token, with the question "What is this?"
 encode    seconds of that for the encoder: resizing, and the rows of embeddings
@@ -167,6 +168,7 @@ def make_encoder(path: Path, dtype: str, encoder: Encoder, width: int) -> None:
             writer.add_tensor(name, np.full(size, name.endswith(".weight"), np.float32))
             continue
         values = (rng.standard_normal(size, np.float32) * np.float32(size[-1] ** -0.5)).astype(np.float32)
+        values = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
         kind = _DTYPES[dtype] if size[-1] % 32 == 0 else Kind.F16
         if "embd" in name:
             kind = Kind.F32

@@ -10,9 +10,10 @@ Qwen3's attention; 8 of 16), gpt-oss (gpt-oss-20b: 32 experts, 4 for each token;
 (Qwen3.5-35B-A3B: 256 experts, 8 for each token; 4 of 40). The rows of 0.5b have 896 elements: no multiple of 256, so
 most of its "q4_k_m" has other types, as in the real file.
 
-dtype: f16, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k, iq4_xs or mxfp4 (experts; the rest has Q8_0). Each tensor has the
-type that llama.cpp's quantizer gives it in a file of this kind. Blocks are random bits; their scales give values a mean
-of 0 and a deviation of 0.03.
+dtype: f16, f16_from_f32, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k, iq4_xs or mxfp4 (experts; the rest has Q8_0). Each
+tensor has the type that llama.cpp's quantizer gives it in a file of this kind. f16 has only numbers of BF16, as the
+file of a model that was published in BF16, which most are; f16_from_f32 has others, too. Blocks are random bits; their
+scales give values a mean of 0 and a deviation of 0.03.
 
 --nextn: with one more layer, which drafts tokens (only qwen3.5 and qwen3.5moe).
 """
@@ -98,6 +99,7 @@ SHAPES = {
 }
 BASE = {
     "f16": Kind.F16,
+    "f16_from_f32": Kind.F16,
     "bf16": Kind.BF16,
     "q4_0": Kind.Q4_0,
     "q8_0": Kind.Q8_0,
@@ -167,7 +169,7 @@ def make(path: Path, dtype: str, shape: Shape = SHAPES["0.5b"], *, pure: bool = 
             data = np.full(size, value, np.float32)
         else:
             if kind not in pools:
-                pools[kind] = random_blocks(kind)
+                pools[kind] = random_blocks(kind, of_bf16=dtype == "f16")
             data = np.resize(pools[kind], (int(np.prod(size)) // gguf.GGML_QUANT_SIZES[kind][0], pools[kind].shape[1]))
         writer.write_tensor_data(data)
     writer.close()
@@ -230,7 +232,8 @@ def add_metadata(writer: gguf.GGUFWriter, dtype: str, shape: Shape) -> None:
 
 
 def file_type(dtype: str) -> gguf.LlamaFileType:
-    return gguf.LlamaFileType[f"MOSTLY_{dtype.upper()}{'_MOE' if dtype == 'mxfp4' else ''}"]
+    name = {"f16_from_f32": "F16", "mxfp4": "MXFP4_MOE"}.get(dtype, dtype.upper())
+    return gguf.LlamaFileType[f"MOSTLY_{name}"]
 
 
 def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -341,13 +344,18 @@ def kind_of(name: str, size: tuple[int, ...], dtype: str, shape: Shape) -> Kind:
     return FALLBACK[kind] if size[-1] % gguf.GGML_QUANT_SIZES[kind][0] else kind
 
 
-def random_blocks(kind: Kind) -> np.ndarray[Any, Any]:
-    """Some MiB of blocks, (n, elements or bytes of a block). Tensors repeat them; n is odd, so that rows differ."""
+def random_blocks(kind: Kind, *, of_bf16: bool) -> np.ndarray[Any, Any]:
+    """Some MiB of blocks, (n, elements or bytes of a block). Tensors repeat them; n is odd, so that rows differ.
+
+    of_bf16: F16 has only numbers of BF16.
+    """
     rng = np.random.default_rng(0)
     if kind in (Kind.F32, Kind.F16, Kind.BF16):
         values = rng.standard_normal(((POOL_BYTES >> 2) + 1, 1), np.float32) * np.float32(DEVIATION)
         if kind is Kind.BF16:
             return (values.view(np.uint32) >> 16).astype(np.uint16)
+        if kind is Kind.F16 and of_bf16:
+            values = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
         return values.astype(np.float16) if kind is Kind.F16 else values
     n_bytes = gguf.GGML_QUANT_SIZES[kind][1]
     blocks = rng.integers(0, 256, (POOL_BYTES // n_bytes | 1, n_bytes), np.uint8)

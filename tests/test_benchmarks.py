@@ -254,7 +254,7 @@ def test_ratios_above_one_are_in_hotshoes_favour() -> None:
     ("options", "complaint"),
     [
         (["--prompts", "0"], "0 is less than 1"),
-        (["--dtypes", "q4_0,q3"], "unknown type 'q3'; expected one of f16, bf16"),
+        (["--dtypes", "q4_0,q3"], "unknown type 'q3'; expected one of f16, f16_from_f32, bf16"),
         (["--file", "/nowhere.gguf"], "/nowhere.gguf: no such file"),
         (["--ik-bench", "/nowhere"], "/nowhere: no such file"),
     ],

@@ -16,7 +16,8 @@ from hotshoe_core.tensors.quants import quantize
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_ggml.cpu import unit
-from hotshoe_ggml.cpu.packed import PackedWeight, multiplies_bf16, pack_format
+from hotshoe_ggml.cpu.bf16 import multiplies_bf16
+from hotshoe_ggml.cpu.packed import PackedWeight, pack_format
 from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_loader import load_all
 

@@ -14,8 +14,9 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import native
+from hotshoe_ggml.cpu.bf16 import multiplies_bf16
 from hotshoe_ggml.cpu.builder import CpuBuilder
-from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, multiplies_bf16, pack_format
+from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, pack_format
 from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.native import ffi
@@ -186,8 +187,54 @@ def test_weights_that_are_rounded_to_bf16(shape: tuple[int, int, int], dtype: DT
     x, w, _ = example(*shape, PackedFormat[dtype.name])
     product = (rounded(x, PackedFormat.BF16) if multiplies_bf16() else x).astype(np.float64)
     product = product @ rounded(w, PackedFormat.BF16).astype(np.float64).T
-    weight = DenseWeight(weight_data(w, dtype), PackedFormat.BF16)
-    np.testing.assert_allclose(run(ready(weight), x, threads=3), product, rtol=0, atol=TOLERANCE[shape])
+    weight = weight_data(w, dtype)
+    packed = run(ready(DenseWeight(weight, PackedFormat.BF16)), x, threads=3)
+    np.testing.assert_allclose(packed, product, rtol=0, atol=TOLERANCE[shape])
+    if dtype is DType.F16 and multiplies_bf16() and shape[1] % 2 == 0:
+        np.testing.assert_array_equal(run(in_file(DenseWeight(weight, PackedFormat.BF16)), x, threads=3), packed)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16], ids=lambda d: d.name)
+def test_what_is_packed_as_bf16_is_rounded_to_even(dtype: DType) -> None:
+    """The packed bytes themselves: ties, zeros of both signs, the smallest numbers, and those that are not finite."""
+    values = np.float32([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 0.0, -0.0, 65504, np.inf, -np.inf, 2**-24, 3 * 2**-24])
+    values = np.tile(values, (33, 5))[:, :49]  # a whole panel and one row, with pairs and an odd number
+    packed = ready(DenseWeight(weight_data(values, dtype), PackedFormat.BF16))._memory.view(np.uint16)
+    got = packed.reshape(2, 25, 32, 2).transpose(0, 2, 1, 3).reshape(64, 50)
+    expected = np.zeros((64, 50), np.uint16)
+    with np.errstate(over="ignore"):
+        expected[:33, :49] = rounded(values, PackedFormat.BF16).view(np.uint32) >> 16
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16], ids=lambda d: d.name)
+def test_nan_stays_nan_when_it_is_rounded(dtype: DType) -> None:
+    floats = np.zeros((32, 64), np.float32)
+    floats[:, ::2] = np.array([0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32).repeat(16)[:, None]
+    bits = floats if dtype is DType.F32 else floats.astype(np.float16)
+    data = WeightData("w", floats.shape, dtype, bits.reshape(-1).view(np.uint8), ("linear",))
+    packed = ready(DenseWeight(data, PackedFormat.BF16))._memory.view(np.uint16).astype(np.uint32) << 16
+    assert np.isnan(packed.view(np.float32)).sum() == 32 * 32
+
+
+F16_ONLY = {  # numbers that BF16 does not have
+    "a number": 1 + 2**-8,
+    "a small number": 2**-14 + 2**-24,
+    "a subnormal number": 2**-15 + 2**-24,
+}
+
+
+@pytest.mark.parametrize("at", [0, 999, 1023, 1024, 63 * 50 - 1])
+@pytest.mark.parametrize("number", F16_ONLY.values(), ids=F16_ONLY)
+def test_which_f16_weights_hold_only_numbers_of_bf16(number: float, at: int) -> None:
+    rng = np.random.default_rng(0)
+    values = rounded(rng.standard_normal((63, 50), np.float32), PackedFormat.BF16).astype(np.float16)
+    values[5, :8] = [0, -0.0, np.inf, -np.inf, 2**-24, 255 * 2**-24, 65280, 2**-15 + 2**-22]
+    kernels = native.kernels()
+    assert kernels.hotshoe_holds_bf16(ffi.from_buffer(values), values.size)
+    values.reshape(-1)[at] = number
+    assert not kernels.hotshoe_holds_bf16(ffi.from_buffer(values), values.size)
+    assert kernels.hotshoe_holds_bf16(ffi.from_buffer(values), at)
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])

@@ -419,9 +419,9 @@ class Backend(ABC):
         """
 
     def tuning(self) -> Mapping[str, str]:
-        """What the backend found on this machine by measuring while it computed: a text for each subject.
+        """What the backend found out while it loaded and computed, and computes by: a text for each subject.
 
-        ``hotshoe bench -v`` prints it. Empty for a backend that measures nothing, and before it has computed enough.
+        ``hotshoe bench -v`` prints it. Empty for a backend that looks for nothing, and before it has computed enough.
         """
         return {}
 

@@ -112,7 +112,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="print what the backend chose by timing its products, such as how weights are prefetched",
+        help="print what the backend found out while it loaded and computed, such as how weights are best prefetched",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every repetition")
     add_runner_options(parser, context=False, sequences=False, drafts=False)

@@ -86,8 +86,8 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
         "--matmul-precision",
         choices=("stored", "bf16"),
         default="stored",
-        help="stored: multiply weights as the file has them (default); bf16: round F16 weights (in encoders also F32) "
-        "to BF16 where the CPU is faster with it",
+        help="stored: do not round weights (default); bf16: round F16 weights (in encoders also F32) to BF16 where "
+        "the CPU is faster with it. Weights that have only numbers of BF16 are always multiplied as BF16 there",
     )
     _add_placement_options(parser)
 

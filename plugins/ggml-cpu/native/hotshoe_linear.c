@@ -22,8 +22,11 @@
 #include "hotshoe_linear_tiles.h"
 #include "work_items.h"
 
-static int type_of(int format) {
-    return format == HOTSHOE_LINEAR_F32 ? GGML_TYPE_F32 : format == HOTSHOE_LINEAR_F16 ? GGML_TYPE_F16 : GGML_TYPE_BF16;
+/* The format whose numbers have this ggml type. */
+static int format_of(int type) {
+    return type == GGML_TYPE_F32   ? HOTSHOE_LINEAR_F32
+           : type == GGML_TYPE_F16 ? HOTSHOE_LINEAR_F16
+                                   : HOTSHOE_LINEAR_BF16;
 }
 static int64_t element_size(int format) { return format == HOTSHOE_LINEAR_F32 ? 4 : 2; }
 static int64_t padded_k(int format, int64_t k) { return format == HOTSHOE_LINEAR_BF16 ? (k + 1) & ~(int64_t) 1 : k; }
@@ -39,38 +42,17 @@ int hotshoe_linear_pairs(void) { return hotshoe_cpu() & CPU_AVX512_BF16; }
 
 /* --- packing ------------------------------------------------------------------------------------- */
 
-static uint16_t bf16_from(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffff) > 0x7f800000) { /* NaN stays NaN */
-        return (uint16_t) (bits >> 16 | 64);
-    }
-    return (uint16_t) ((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-/* Rounds floats to BF16. */
-static void pack_rounded(int64_t k, int64_t first_row, int64_t n_rows, const float * rows, uint16_t * packed) {
-    for (int64_t r = first_row; r < first_row + n_rows; ++r, rows += k) {
-        uint16_t * out = packed + r / PANEL * PANEL * padded_k(HOTSHOE_LINEAR_BF16, k) + 2 * (r % PANEL);
-        for (int64_t i = 0; i < k; ++i) {
-            out[i / 2 * 2 * PANEL + i % 2] = bf16_from(rows[i]);
-        }
-    }
-}
-
 void hotshoe_pack_rows(int format, int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                        void * packed) {
     n_rows = min64(n_rows, m - first_row);
-    if (type != type_of(format)) {
-        pack_rounded(k, first_row, n_rows, (const float *) rows, (uint16_t *) packed);
-        return;
-    }
-    const int64_t row_size = k * element_size(format);
+    const int from = format_of(type);
     for (int64_t r = 0; r < n_rows; r += PANEL) {
-        pack_panel(format, k, (int) min64(PANEL, n_rows - r), (const char *) rows + r * row_size,
-                   (char *) packed + (first_row + r) / PANEL * panel_size(format, k));
+        pack_panel[format][from](k, (int) min64(PANEL, n_rows - r), (const char *) rows + r * k * element_size(from),
+                                 (char *) packed + (first_row + r) / PANEL * panel_size(format, k));
     }
 }
+
+int hotshoe_holds_bf16(const void * numbers, int64_t n) { return are_bf16((const char *) numbers, n); }
 
 /* --- the product ---------------------------------------------------------------------------------- */
 
@@ -81,9 +63,10 @@ struct product {
     const float *bias, *residual; /* or NULL */
     float * y;
     int64_t k, m;
-    int format; /* of the weight: enum hotshoe_linear_format */
-    int wide;   /* by AVX-512 */
-    int pairs;  /* pairs of BF16 are multiplied */
+    int format;        /* of the weight: enum hotshoe_linear_format */
+    int stored_format; /* of the rows of the file */
+    int wide;          /* by AVX-512 */
+    int pairs;         /* pairs of BF16 are multiplied */
     int gelu;
 };
 
@@ -97,6 +80,7 @@ static struct product product_of(const struct ggml_tensor * dst, const struct ho
     p.bias = params->has_bias ? (const float *) others[0]->data : 0;
     p.residual = params->has_residual ? (const float *) others[params->has_bias ? 1 : 0]->data : 0;
     p.format = params->format;
+    p.stored_format = format_of(params->rows_type);
     const int sets = hotshoe_cpu() & ~params->without;
     p.wide = sets & CPU_AVX512;
     p.pairs = p.format == HOTSHOE_LINEAR_BF16 && p.wide && sets & CPU_AVX512_BF16;
@@ -181,7 +165,7 @@ static inline void stage_tokens(const struct product * p, const struct tiling * 
 }
 
 static inline const char * stored_at(const struct product * p, int64_t column, int64_t k) {
-    return p->stored + (column * p->k + k) * element_size(p->format);
+    return p->stored + (column * p->k + k) * element_size(p->stored_format);
 }
 
 static inline const char * packed_at(const struct product * p, int64_t column, int64_t k) {
@@ -202,9 +186,9 @@ static inline const char * unpack_panel(const struct product * p, const struct t
         return (const char *) scratch->widened;
     }
     const char * w = stored_at(p, piece->column, piece->k0);
-    const int format = p->pairs ? HOTSHOE_LINEAR_F32 : p->format; /* a pair of BF16 moves as one F32 */
-    transpose_as_f32[format](w, p->k * element_size(p->format), piece->n_columns, t->tile_columns, piece->steps,
-                             scratch->widened);
+    const int form = !p->pairs ? p->stored_format : p->stored_format == HOTSHOE_LINEAR_F16 ? F16_AS_PAIRS : UNCHANGED;
+    transpose[form](w, p->k * element_size(p->stored_format), piece->n_columns, t->tile_columns, piece->steps,
+                    scratch->widened);
     return (const char *) scratch->widened;
 }
 
@@ -233,9 +217,9 @@ static inline struct upcoming upcoming_of(const struct product * p, const struct
     const int64_t last = min64(t->tile_columns * (tile + 1) / t->n_tiles, piece->limit - column);
     return (struct upcoming){
         .first = stored_at(p, column + first, k),
-        .row_stride = p->k * element_size(p->format),
+        .row_stride = p->k * element_size(p->stored_format),
         .n_rows = (int) (last - first),
-        .bytes_in_step = (int) element_size(p->format) * (p->pairs ? 2 : 1),
+        .bytes_in_step = (int) element_size(p->stored_format) * (p->pairs ? 2 : 1),
     };
 }
 
@@ -341,6 +325,11 @@ size_t hotshoe_packed_size(int format, int64_t k, int64_t m) {
 void hotshoe_pack_rows(int format, int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                        void * packed) {
     (void) format, (void) type, (void) k, (void) m, (void) first_row, (void) n_rows, (void) rows, (void) packed;
+}
+
+int hotshoe_holds_bf16(const void * numbers, int64_t n) {
+    (void) numbers, (void) n;
+    return 0;
 }
 
 void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {

@@ -6,7 +6,6 @@
 #include "hotshoe_packing.h"
 
 #include <stdint.h>
-#include <stdlib.h>
 
 #include "hotshoe_linear.h"
 #include "hotshoe_quants.h"
@@ -117,29 +116,18 @@ static struct hotshoe_pack_job * job_with(const struct hotshoe_packing * p, int6
     return p->jobs + low;
 }
 
-/* Packs n rows of a matrix. Returns 0 if there is no memory. */
-static int pack_part(const struct hotshoe_pack_job * job, int64_t first, int64_t n, const char * rows, void * packed) {
-    if (!job->is_dense) {
-        hotshoe_quants_pack(job->format, job->k, job->m, first, n, rows, packed);
-        return 1;
-    }
-    if (!job->to_float) {
+/* Packs n rows of a matrix. */
+static void pack_part(const struct hotshoe_pack_job * job, int64_t first, int64_t n, const char * rows, void * packed) {
+    if (job->is_dense) {
         hotshoe_pack_rows(job->format, job->type, job->k, job->m, first, n, rows, packed);
-        return 1;
+    } else {
+        hotshoe_quants_pack(job->format, job->k, job->m, first, n, rows, packed);
     }
-    float * floats = malloc((size_t) (n * job->k) * sizeof(float));
-    if (!floats) {
-        return 0;
-    }
-    job->to_float(rows, floats, n * job->k);
-    hotshoe_pack_rows(job->format, GGML_TYPE_F32, job->k, job->m, first, n, floats, packed);
-    free(floats);
-    return 1;
 }
 
 int64_t hotshoe_pack(struct hotshoe_packing * p, int64_t max_parts) {
     int64_t n_read = 0;
-    for (int64_t i = 0; i < max_parts && !LOAD(p->is_paused) && !LOAD(p->failed); ++i) {
+    for (int64_t i = 0; i < max_parts && !LOAD(p->is_paused); ++i) {
         const int64_t part = __atomic_fetch_add(&p->next_part, 1, __ATOMIC_RELAXED);
         if (part >= p->n_parts) {
             STORE(p->next_part, p->n_parts);
@@ -154,10 +142,7 @@ int64_t hotshoe_pack(struct hotshoe_packing * p, int64_t max_parts) {
         const int64_t start = packed - (char *) p->pages->start;
         hotshoe_request_pages(p->pages, start + first * job->matrix_bytes / job->m,
                               start + (first + n) * job->matrix_bytes / job->m);
-        if (!pack_part(job, first, n, rows, packed)) {
-            STORE(p->failed, 1);
-            break;
-        }
+        pack_part(job, first, n, rows, packed);
         if (job->is_mapped) {
             hotshoe_release_pages(rows, size);
         }

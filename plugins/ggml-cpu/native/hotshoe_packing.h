@@ -45,8 +45,6 @@ struct hotshoe_pack_job {
     int32_t type;                    /* enum ggml_type of `rows`; only if is_dense */
     int32_t is_dense;                /* whether it is for hotshoe_pack_rows */
     int32_t is_mapped;               /* whether `rows` are pages of a file, to be released after they were read */
-    /* Makes n floats of a row in the file, which are packed instead of it; or NULL. Only if is_dense. */
-    void (*to_float)(const void * row, float * floats, int64_t n);
 };
 
 /* All jobs of a model. Parts are packed in their order. */
@@ -56,7 +54,6 @@ struct hotshoe_packing {
     int64_t n_jobs, n_parts;
     int64_t next_part; /* 0 at first */
     int32_t is_paused; /* 1: no thread begins another part */
-    int32_t failed;    /* 1: there was no memory */
 };
 
 /* Packs at most `max_parts` parts, until none is left or packing is paused. Several threads may call it. Returns the

@@ -130,7 +130,7 @@ class Unit:
         raise NotImplementedError(f"{self.name} packs no weights")
 
     def begin_step(self, graph: Graph, *, alone: bool) -> None:
-        """Called before a graph is computed. alone: on this unit only. Raises OutOfMemory."""
+        """Called before a graph is computed. alone: on this unit only."""
 
     def end_step(self) -> None:
         """Called when it was computed, or failed."""
@@ -154,7 +154,7 @@ class Unit:
             )
 
     def tuning(self) -> dict[str, str]:
-        """What was found by measuring while it computed: see ``Backend.tuning``."""
+        """What was found while it loaded and computed: see ``Backend.tuning``."""
         return {}
 
     def work_size(self, cgraph: Any) -> int:

@@ -10,9 +10,10 @@ import numpy as np
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
+from hotshoe_ggml.cpu.bf16 import multiplies_bf16
 from hotshoe_ggml.memory.host import drop_pages, is_in_memory, is_mapped
 from hotshoe_ggml.memory.layouts import PRODUCTS, PackedLayout
-from hotshoe_ggml.native import ffi, kernels, lib
+from hotshoe_ggml.native import ffi, kernels
 from hotshoe_ggml.native.context import address
 
 __all__ = [
@@ -21,13 +22,12 @@ __all__ = [
     "PackedFormat",
     "PackedWeight",
     "QuantizedWeight",
-    "multiplies_bf16",
     "pack_format",
 ]
 
 Array = np.ndarray[Any, Any]
 
-_CHUNK = 1 << 20  # elements of a dense weight that are packed at once; those that are rounded are F32 before, in 4 MiB
+_CHUNK = 1 << 20  # elements of a dense weight that are packed at once
 _PART = 2 << 20  # bytes of a file that are packed at once
 _PANEL = 16  # rows that are interleaved in a packed quantized weight
 DENSE_PANEL = 32
@@ -55,11 +55,6 @@ _ACTIVATIONS = {
 }
 
 
-def multiplies_bf16() -> bool:
-    """Whether this CPU has a product of BF16 with BF16."""
-    return bool(kernels().hotshoe_linear_pairs())
-
-
 def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DType | None:
     """The layout in which this weight's products are fastest: a PackedFormat, or the quantized type it is packed as.
 
@@ -82,7 +77,9 @@ class PackedWeight(PackedLayout):
     The kernels read its memory. It also owns the parameters of those nodes, a few bytes for each kind of use.
     """
 
-    __slots__ = ("_address", "_data", "_memory", "_params", "_readers", "_weight", "format", "k", "m", "n_experts")
+    __slots__ = (
+        "_address", "_data", "_memory", "_params", "_readers", "_rows_type", "_weight", "format", "k", "m", "n_experts",
+    )  # fmt: skip
 
     separate_outliers: bool = False
 
@@ -96,6 +93,7 @@ class PackedWeight(PackedLayout):
         self.m, self.k = weight.shape[-2:]
         self.n_experts = weight.shape[0] if len(weight.shape) == 3 else 0
         self.nbytes = nbytes_each * max(1, self.n_experts)
+        self._rows_type = weight.dtype.id
         self._weight: WeightData | None = weight
         self._data: Array | None = None  # the weight's, or a contiguous copy
         self._address = 0  # of a dry run: graphs can be planned with it, not run
@@ -165,6 +163,7 @@ class PackedWeight(PackedLayout):
             params.n_experts = self.n_experts
             params.separate_outliers = self.separate_outliers
             params.format = self.format.id if isinstance(self.format, DType) else self.format
+            params.rows_type = self._rows_type
             self._add_reader(params, "rows")
             if gate is not None:
                 gate._add_reader(params, "gate_rows")
@@ -185,30 +184,45 @@ class PackedWeight(PackedLayout):
 class DenseWeight(PackedWeight):
     """A weight for ``hotshoe_linear``: 4 bytes for each element in PackedFormat.F32, otherwise 2."""
 
-    __slots__ = ("_is_rounded",)
+    __slots__ = ()
     function = "hotshoe_linear"
 
     def __init__(self, weight: WeightData, format: PackedFormat) -> None:
         self.format: PackedFormat = format
-        self._is_rounded = _FORMATS[weight.dtype] is not format
         m, k = weight.shape
         super().__init__(weight, int(kernels().hotshoe_packed_size(format, k, m)))
 
     def reads_file(self) -> bool:
         weight = self._weight
-        if weight is None or self._is_rounded or (self.format is PackedFormat.BF16 and self.k % 2):
+        if weight is None or (self.format is PackedFormat.BF16 and self.k % 2):
             return False
-        return is_in_memory(weight.data)
+        is_stored = _FORMATS[weight.dtype] is self.format
+        is_converted = weight.dtype is DType.F16 and multiplies_bf16()
+        return (is_stored or is_converted) and is_in_memory(weight.data)
+
+    def may_become_bf16(self) -> bool:
+        """Whether BF16 is faster, if this weight has only its numbers.
+
+        An odd row of BF16 has another size. The size of a layout must not depend on the numbers.
+        """
+        return self.format is PackedFormat.F16 and self.k % 2 == 0 and multiplies_bf16()
+
+    def is_on_disk(self) -> bool:
+        """Whether the weight must be read from the disk, as far as the system says."""
+        data = self.stored_data()
+        return is_mapped(data) and not is_in_memory(data)
+
+    def stored_data(self) -> Array:
+        """The bytes as a file has them, until the weight is packed."""
+        assert self._weight is not None, "packed already"
+        return self._weight.data
 
     def _rows_at_once(self, row_bytes: int) -> int:
         return _CHUNK // self.k
 
     def describe(self, job: Any) -> None:
-        assert self._weight is not None, "packed already"
         super().describe(job)
-        job.is_dense, job.type = True, self._weight.dtype.id
-        if self._is_rounded and self._weight.dtype is not DType.F32:
-            job.to_float = lib().ggml_get_type_traits(self._weight.dtype.id).to_float
+        job.is_dense, job.type = True, self._rows_type
 
 
 class QuantizedWeight(PackedWeight):

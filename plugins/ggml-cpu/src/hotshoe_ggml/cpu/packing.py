@@ -74,7 +74,7 @@ class Packing:
             self._turn.notify_all()
 
     def finish(self) -> None:
-        """Pack all that is not packed yet. Raises OutOfMemory.
+        """Pack all that is not packed yet.
 
         It can be called again after a KeyboardInterrupt.
         """
@@ -85,8 +85,6 @@ class Packing:
             if self._meter is not None:
                 self._meter.add(n_read)
         self._join()
-        if self._state.failed:
-            raise OutOfMemory(self._memory.nbytes)
         self._release_files()
         self._pages.get_rest()
 
@@ -103,7 +101,7 @@ class Packing:
 
     def _help(self) -> None:
         """Pack until nothing is left. While packing is paused, wait."""
-        while self._state.next_part < self._state.n_parts and not self._state.failed:
+        while self._state.next_part < self._state.n_parts:
             with self._turn:
                 self._turn.wait_for(lambda: self._is_stopped or not self._state.is_paused)
                 if self._is_stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,21 +13,16 @@ from hotshoe_core.errors import NativeError
 from hotshoe_core.errors.text import format_bytes
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.dtypes import DType
+from hotshoe_ggml.cpu.bf16 import multiplies_bf16, which_hold_bf16
 from hotshoe_ggml.cpu.builder import CpuBuilder, cache_types
-from hotshoe_ggml.cpu.packed import (
-    DenseWeight,
-    PackedFormat,
-    PackedWeight,
-    QuantizedWeight,
-    multiplies_bf16,
-    pack_format,
-)
+from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, QuantizedWeight, pack_format
 from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_ggml.cpu.prefetching import force_prefetching, prefetching
 from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import ffi, kernels, lib
+from hotshoe_ggml.parallel import run_all
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["CpuUnit"]
@@ -48,6 +44,7 @@ class CpuUnit(Unit):
         self.may_round_to_bf16 = multiplies_bf16()
         self.reads_lists = params.flash_attention == "auto" and DType.F16.id in cache_types()
         self._bf16 = params.matmul_precision == "bf16"
+        self._n_f16 = self._n_as_bf16 = 0  # packed F16 weights that were checked, and those that are multiplied as BF16
         self._pool: Any = ffi.NULL
         self._packing: Packing | None = None  # what still runs
         self._may_wait = False  # whether it may wait for a step
@@ -111,11 +108,22 @@ class CpuUnit(Unit):
         later = [p for p in packed if p.reads_file()] if self.params.mmap else []
         if sum(p.nbytes for p in later) < _MIN_LATER:
             later = []
-        Packing([p for p in packed if p not in later], self.n_copying, meter).finish()
+        checked = [p for p in packed if isinstance(p, DenseWeight) and p.may_become_bf16()]
+        on_disk = [p for p in checked if p not in later and p.is_on_disk()]
+        _find_bf16([p for p in checked if p not in on_disk], self.n_copying)
+        Packing([p for p in packed if p not in later and p not in on_disk], self.n_copying, meter).finish()
+        on_disk.sort(key=lambda p: -p.nbytes)
+        run_all([functools.partial(_check_and_pack, p, meter) for p in on_disk], self.n_copying)
+        self._n_f16 += len(checked)
+        self._n_as_bf16 += sum(p.format is PackedFormat.BF16 for p in checked)
         if later:
             self._packing, self._may_wait = Packing(later, self.n_copying), True
             self._packing.start()
         return packed
+
+    def _packed(self, weight: WeightData) -> PackedWeight:
+        format = pack_format(weight, bf16=self._bf16)
+        return DenseWeight(weight, format) if isinstance(format, PackedFormat) else QuantizedWeight(weight)
 
     def begin_step(self, graph: Graph, *, alone: bool) -> None:
         if self._packing is None:
@@ -135,12 +143,12 @@ class CpuUnit(Unit):
             self._packing.finish()
             self._packing = None
 
-    def _packed(self, weight: WeightData) -> PackedWeight:
-        format = pack_format(weight, bf16=self._bf16)
-        return DenseWeight(weight, format) if isinstance(format, PackedFormat) else QuantizedWeight(weight)
-
     def tuning(self) -> dict[str, str]:
-        return {f"prefetching of {name}": way for name, way in prefetching().items()}
+        found = {f"prefetching of {name}": way for name, way in prefetching().items()}
+        if self._n_f16:
+            n_of = f"{self._n_as_bf16} of {self._n_f16}"
+            found["weights of f16"] = f"{n_of} have only numbers of bf16 and are multiplied as bf16"
+        return found
 
     def close(self) -> None:
         if self._packing is not None:
@@ -150,6 +158,19 @@ class CpuUnit(Unit):
         if self._pool != ffi.NULL:
             self.library.handle.ggml_threadpool_free(self._pool)
             self._pool = ffi.NULL
+
+
+def _find_bf16(weights: Sequence[DenseWeight], n_threads: int) -> None:
+    """Choose BF16 for the F16 weights that have only its numbers."""
+    for weight, holds in zip(weights, which_hold_bf16([w.stored_data() for w in weights], n_threads), strict=True):
+        if holds:
+            weight.format = PackedFormat.BF16
+
+
+def _check_and_pack(weight: DenseWeight, meter: Meter) -> None:
+    """For a weight on the disk: both at once, because memory may have no room for the whole file."""
+    _find_bf16([weight], 1)
+    Packing([weight], 1, meter).finish()
 
 
 def _n_rows(graph: Graph) -> int:

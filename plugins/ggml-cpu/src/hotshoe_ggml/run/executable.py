@@ -264,7 +264,8 @@ class GgmlExecutable(Executable):
             follow_level()
             self._backend.require_devices()  # a device that was lost and came back has lost its memory
             scheduled = self._acquire()
-            self._begin_step()
+            for unit in self._backend.units:
+                unit.begin_step(self._graph, alone=not self._shares)
             self._saved_outputs = {t: self._on_host(t) for t in self._outputs} if self._shares else {}
             self._backend.running, self._status = self, lib().GGML_STATUS_FAILED
             try:  # all is queued on the devices: the host waits once
@@ -282,13 +283,6 @@ class GgmlExecutable(Executable):
             if not self._shares:
                 self.wait()
             return self._shares
-
-    def _begin_step(self) -> None:
-        for unit in self._backend.units:
-            try:
-                unit.begin_step(self._graph, alone=not self._shares)
-            except OutOfMemory:
-                raise self._backend.exhausted() from None
 
     def wait(self) -> None:
         with self._backend.lock:
