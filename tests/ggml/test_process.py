@@ -125,7 +125,7 @@ print(used - before)
 
 
 LIMITED = """
-import resource, time
+import resource
 from hotshoe_core import BackendParams
 from hotshoe_core.errors import HotshoeError
 from hotshoe_core.contract.backend import WeightData
@@ -133,11 +133,7 @@ from hotshoe_core.contract.backend import WeightData
 spare = []  # released to make room for the error's message
 
 def limit(more):
-    "Limit the address space to this number of bytes more than are in use. Threads that end give back their stacks."
-    before, n_threads = 0, len(os.listdir("/proc/self/task"))
-    while n_threads != before:
-        time.sleep(0.2)
-        before, n_threads = n_threads, len(os.listdir("/proc/self/task"))
+    "Limit the address space to this number of bytes more than are in use."
     maximum = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (maximum, maximum))  # reading needs memory, too
     spare[:] = [bytearray(4 << 20)]

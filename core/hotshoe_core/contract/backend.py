@@ -419,9 +419,10 @@ class Backend(ABC):
         """
 
     def tuning(self) -> Mapping[str, str]:
-        """What the backend found out while it loaded and computed, and computes by: a text for each subject.
+        """What the backend found out while it loaded and computed, if that decides how it computes.
 
-        ``hotshoe bench -v`` prints it. Empty for a backend that looks for nothing, and before it has computed enough.
+        A text for each subject; ``hotshoe bench -v`` prints them. Empty for a backend that looks for nothing, and
+        before it has computed enough.
         """
         return {}
 

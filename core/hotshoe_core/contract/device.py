@@ -198,8 +198,8 @@ class BackendParams:
     """
 
     matmul_precision: Literal["stored", "bf16"] = "stored"
-    """"stored" rounds no weight. A device may compute with an F16 weight as it does with BF16, which may round what is
-    multiplied by it, if all numbers of the weight are BF16 numbers: as in the file of a model published in BF16.
+    """"stored" rounds no weight. If all numbers of an F16 weight are BF16 numbers, as in the file of a model published
+    in BF16, a device may multiply it as BF16: then activations may be rounded to BF16.
 
     "bf16" lets products round their operands to BF16 (by at most 2^-8 of each number) if the device is faster then.
     This applies to F16 weights and, in compute-bound models (encoders), to F32 weights. Sums stay in F32.
