@@ -12,7 +12,7 @@ is given. --llama-python names an interpreter that has llama-cpp-python, built n
 two, only hotshoe is measured. --device is hotshoe's; llama.cpp opens the same one with --llama-library, which is the
 plugin's file, such as libggml-cuda.so, if nothing else is said. Each engine in each setting has a process
 of its own. They take turns, so that a slow moment of the machine affects all of them, after one or two turns to warm
-up.
+up. Decoding after a long prompt needs none: its first turn counts.
 
 A peer is measured in several settings (benchmarks/peers.py); for each line the setting with the best median counts. A
 setting that is a quarter slower while warming up is left out of the line. Prints medians and ranges. Ratios are taken
@@ -59,6 +59,7 @@ from peers import (
     is_long,
     settings,
     spread,
+    warms_itself_up,
 )
 from synthetic import DTYPES, SHAPES, make
 
@@ -266,16 +267,17 @@ def take_turns(name: str, measure: Measure, contenders: Mapping[Setting, Contend
     for line in lines.values():
         for setting, reason in failed.items():
             line.leave_out(setting, reason)
-    staying = []
+    staying, first_counts = [], warms_itself_up(measure)
     for setting, answer in warm.items():
         if _is_behind(setting, warm, BEHIND):
             for kind, value in answer.items():
                 lines[kind].leave_out(setting, value)
         else:
             staying.append(setting)
-    for _ in range(rounds):
+    for i in range(rounds):
         for setting in staying:
-            for kind, value in contenders[setting].ask(measure).items():
+            answer = warm[setting] if i == 0 and first_counts else contenders[setting].ask(measure)
+            for kind, value in answer.items():
                 lines[kind].note(setting, value)
     return [line for line in lines.values() if line.values]  # a text that ends early gives no speed for "generate"
 

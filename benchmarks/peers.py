@@ -34,6 +34,11 @@ def is_long(measure: Measure) -> bool:
     return measure[0] == "look" or (measure[0] in ("prompt", "fresh", "decode", "write") and int(measure[1]) >= LONG)
 
 
+def warms_itself_up(measure: Measure) -> bool:
+    """Whether the first turn counts: a long prompt comes before what is timed, and touches the same memory."""
+    return measure[0] in ("decode", "write") and is_long(measure)
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """The median and the range."""
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}

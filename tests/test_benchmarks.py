@@ -209,6 +209,18 @@ def test_a_setting_that_fails_is_left_out_whenever_it_does() -> None:
         generate.take_turns("prompt 8", ["prompt", 8], ours, 2)
 
 
+def test_decoding_after_a_long_prompt_needs_no_turn_to_warm_up() -> None:
+    told = {("hotshoe", ""): Told(9, 8), ("peer", "good"): Told(5, 6), ("peer", "slow"): Told(1)}
+    contenders = {generate.Setting(*name, frozenset({"decode"}), ()): each for name, each in told.items()}
+    [line] = generate.take_turns("decode @8192", ["decode", 8192, 32], contenders, 2)
+    assert line.values == {"hotshoe": {"": [9, 8]}, "peer": {"good": [5, 6]}}
+    assert line.left_out == {"peer": {"slow": 1}}
+    told = {("hotshoe", ""): Told(9, 7, 8)}
+    contenders = {generate.Setting(*name, frozenset({"decode"}), ()): each for name, each in told.items()}
+    [line] = generate.take_turns("decode @512", ["decode", 512, 32], contenders, 2)
+    assert line.values == {"hotshoe": {"": [8, 8]}}
+
+
 def test_pictures_are_timed_from_the_pixels_to_the_first_token() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "pictures.py"), "--layers", "1", "--sizes", "64x48,32x64"]
     done = subprocess.run([*command, "--rounds", "2", "--threads", "1", "--json"], capture_output=True, text=True)
