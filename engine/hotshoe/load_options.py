@@ -21,7 +21,7 @@ class LoadOptions(TypedDict, total=False):
     mmap: bool
     repack: bool | Literal["engine"]
     flash_attention: Literal["auto", "on", "off"]
-    matmul_precision: Literal["stored", "bf16"]
+    matmul_precision: Literal["stored", "bf16", "f32"]
 
     n_batch: int | None
     n_ubatch: int | None

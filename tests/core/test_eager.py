@@ -150,7 +150,7 @@ def test_the_backend_honours_what_its_library_honours() -> None:
     assert Toy().backend().honours == {"allocate"}
     with pytest.raises(BackendError, match=r"'fast' \(str\); expected auto, on or off"):
         BackendParams(flash_attention="fast")  # type: ignore[arg-type]
-    with pytest.raises(BackendError, match=r"matmul_precision is .*'fp8'.*; expected 'stored' or 'bf16'"):
+    with pytest.raises(BackendError, match=r"matmul_precision is .*'fp8'.*; expected stored, bf16 or f32"):
         BackendParams(matmul_precision="fp8")  # type: ignore[arg-type]
     with pytest.raises(BackendError, match=r"repack is .*'ggml'.*; expected True, False or 'engine'"):
         BackendParams(repack="ggml")  # type: ignore[arg-type]

@@ -29,6 +29,8 @@ API_VERSION = 2
 ``WeightData.key``.
 """
 
+_PRECISIONS = ("stored", "bf16", "f32")
+
 
 class DeviceType(enum.Enum):
     """What kind of hardware a device is; also what ``device="gpu"`` selects by."""
@@ -197,12 +199,15 @@ class BackendParams:
     values one after the other.
     """
 
-    matmul_precision: Literal["stored", "bf16"] = "stored"
+    matmul_precision: Literal["stored", "bf16", "f32"] = "stored"
     """"stored" rounds no weight. If all numbers of an F16 weight are BF16 numbers, as in the file of a model published
     in BF16, a device may multiply it as BF16: then activations may be rounded to BF16.
 
     "bf16" lets products round their operands to BF16 (by at most 2^-8 of each number) if the device is faster then.
     This applies to F16 weights and, in compute-bound models (encoders), to F32 weights. Sums stay in F32.
+
+    "f32" rounds neither weights nor activations in products with F32, F16 and BF16 weights. A backend that honours it
+    logs a warning if it cannot multiply some weights so, such as quantized ones or experts.
     """
 
     allocate: bool = True
@@ -211,8 +216,8 @@ class BackendParams:
     def __post_init__(self) -> None:
         if not isinstance(self.flash_attention, str) or self.flash_attention not in ("auto", "on", "off"):
             raise BackendError(f"flash_attention is {described(self.flash_attention)}; expected auto, on or off")
-        if not isinstance(self.matmul_precision, str) or self.matmul_precision not in ("stored", "bf16"):
-            raise BackendError(f"matmul_precision is {described(self.matmul_precision)}; expected 'stored' or 'bf16'")
+        if not isinstance(self.matmul_precision, str) or self.matmul_precision not in _PRECISIONS:
+            raise BackendError(f"matmul_precision is {described(self.matmul_precision)}; expected stored, bf16 or f32")
         if self.n_threads is not None:
             integer("n_threads", self.n_threads, 1, BackendError)  # the backend checks the upper limit
         if not isinstance(self.repack, bool) and not (isinstance(self.repack, str) and self.repack == "engine"):

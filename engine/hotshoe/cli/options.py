@@ -84,10 +84,10 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--matmul-precision",
-        choices=("stored", "bf16"),
+        choices=("stored", "bf16", "f32"),
         default="stored",
-        help="stored: do not round weights (default); bf16: round F16 weights (in encoders also F32) to BF16 where "
-        "the CPU is faster with it. Weights that have only numbers of BF16 are always multiplied as BF16 there",
+        help="stored: do not round weights, but possibly activations (default); bf16: round F16 weights (in encoders "
+        "also F32) to BF16 where the CPU is faster with it; f32: round neither in products with F32, F16, BF16 weights",
     )
     _add_placement_options(parser)
 

@@ -83,7 +83,7 @@ static struct product product_of(const struct ggml_tensor * dst, const struct ho
     p.stored_format = format_of(params->rows_type);
     const int sets = hotshoe_cpu() & ~params->without;
     p.wide = sets & CPU_AVX512;
-    p.pairs = p.format == HOTSHOE_LINEAR_BF16 && p.wide && sets & CPU_AVX512_BF16;
+    p.pairs = p.format == HOTSHOE_LINEAR_BF16 && p.wide && sets & CPU_AVX512_BF16 && !params->in_f32;
     p.gelu = params->activation == HOTSHOE_LINEAR_GELU_ERF;
     return p;
 }

@@ -5,8 +5,8 @@
 #include "hotshoe_kernels.h"
 
 /* How a packed weight is stored. F32 and F16 are multiplied exactly as stored, with F32 activations. So is BF16, except
- * on CPUs with a product of BF16: there the activations are rounded to BF16 too. All sums are F32. A file's F16 weight
- * can be packed as BF16: see hotshoe_holds_bf16. */
+ * on CPUs with a product of BF16: there the activations are rounded to BF16 too, unless params->in_f32. All sums are
+ * F32. A file's F16 weight can be packed as BF16: see hotshoe_holds_bf16. */
 enum hotshoe_linear_format { HOTSHOE_LINEAR_F32 = 0, HOTSHOE_LINEAR_F16 = 1, HOTSHOE_LINEAR_BF16 = 2 };
 
 enum hotshoe_linear_activation {
@@ -35,6 +35,7 @@ struct hotshoe_linear_params {
     int32_t activation; /* enum hotshoe_linear_activation */
     int32_t has_bias;
     int32_t has_residual;
+    int32_t in_f32;            /* only hotshoe_linear: BF16 is multiplied in F32, so that x is not rounded */
     int32_t without;           /* 0; in tests: instruction sets of isa.h that are not used even if the CPU has them */
     int32_t separate_outliers; /* only hotshoe_quants and hotshoe_quants_experts: see there */
     int64_t n_experts;         /* only hotshoe_quants_experts: packed weights of k by m, one after the other */

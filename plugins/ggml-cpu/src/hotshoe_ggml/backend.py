@@ -22,8 +22,9 @@ from hotshoe_ggml.memory.host import PinnedPool
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import blocks, ffi
 from hotshoe_ggml.native.context import OutOfMemory
-from hotshoe_ggml.native.log import logger, raise_pending
+from hotshoe_ggml.native.log import raise_pending
 from hotshoe_ggml.open_units import open_units
+from hotshoe_ggml.precision import warn_of_precision
 from hotshoe_ggml.run.executable import GgmlExecutable
 from hotshoe_ggml.run.scheduler import Scheduler
 from hotshoe_ggml.unit import Unit
@@ -48,9 +49,8 @@ class GgmlBackend(Backend):
         self.counters = Counters()
         self.lock = threading.RLock()
         self.units = open_units(devices, params)
-        if any(unit.may_round_to_bf16 for unit in self.units):
+        if params.matmul_precision == "f32" or any(unit.may_round_to_bf16 for unit in self.units):
             self.honours = self.honours | {"matmul_precision"}
-        self.rounds_to_bf16 = self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours
         self.fast_math = any(unit.fast_math for unit in self.units)
         self.batch_invariant = self.params.repack is True and len(self.units) == 1 and self.units[0].reads_lists
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
@@ -72,20 +72,18 @@ class GgmlBackend(Backend):
             placement = self.require_placement(placement)
             meter = Meter(sum(w.data.nbytes for w in weights), progress)
             stored: dict[str, Stored] = {}
-            rounded = False
             try:
                 for unit in self.units:
                     chosen = [w for w in weights if placement.device_of_weight(w.layer, w.uses) == unit.name]
-                    rounded = rounded or (self.params.repack is True and any(map(unit.rounds, chosen)))
                     stored |= load_weights(
                         unit, chosen, mmap=self.params.mmap, repack=self.params.repack,
                         dry=not self.params.allocate, meter=meter,
                     )  # fmt: skip
                 meter.finish()
                 raise_pending()
-                if self.rounds_to_bf16 and not rounded:
-                    why = "this model has no weights that it would affect (F16, or F32 of an encoder, on the CPU)"
-                    logger.warning("matmul_precision='bf16' has no effect: %s", why)
+                if "matmul_precision" in self.honours:
+                    placed = [(self.unit(placement.device_of_weight(w.layer, w.uses)), w) for w in weights]
+                    warn_of_precision(placed, self.params)
             except BaseException as e:
                 for buffer in (buffer for weight in stored.values() for buffer in weight.buffers):
                     buffer.free()

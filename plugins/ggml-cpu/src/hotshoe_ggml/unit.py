@@ -111,7 +111,11 @@ class Unit:
         return []
 
     def rounds(self, weight: WeightData) -> bool:
-        """Whether ``matmul_precision`` changes products with this weight."""
+        """Whether ``matmul_precision="bf16"`` changes products with this weight."""
+        return False
+
+    def multiplies_in_f32(self, weight: WeightData) -> bool:
+        """Whether neither the weight nor what it multiplies is rounded if ``matmul_precision="f32"``."""
         return False
 
     def packs(self, weight: WeightData) -> bool:

@@ -38,7 +38,7 @@ ALIGNMENT = 64  # of a packed weight
 class PackedFormat(enum.IntEnum):
     """``enum hotshoe_linear_format``: each named after the type whose weights it stores as they are.
 
-    With BF16 the activations are rounded to BF16 too if the CPU ``multiplies_bf16``.
+    With BF16 the activations are rounded to BF16 too if the CPU ``multiplies_bf16``, unless the weight is ``in_f32``.
     """
 
     F32 = 0
@@ -82,6 +82,7 @@ class PackedWeight(PackedLayout):
     )  # fmt: skip
 
     separate_outliers: bool = False
+    in_f32: bool = False
 
     function: ClassVar[str]
     """The kernel that multiplies by it: a callback of ggml's custom op."""
@@ -161,7 +162,7 @@ class PackedWeight(PackedLayout):
             params.gate = ffi.cast("void *", gate_address)
             params.next = next
             params.n_experts = self.n_experts
-            params.separate_outliers = self.separate_outliers
+            params.separate_outliers, params.in_f32 = self.separate_outliers, self.in_f32
             params.format = self.format.id if isinstance(self.format, DType) else self.format
             params.rows_type = self._rows_type
             self._add_reader(params, "rows")
@@ -182,13 +183,17 @@ class PackedWeight(PackedLayout):
 
 
 class DenseWeight(PackedWeight):
-    """A weight for ``hotshoe_linear``: 4 bytes for each element in PackedFormat.F32, otherwise 2."""
+    """A weight for ``hotshoe_linear``: 4 bytes for each element in PackedFormat.F32, otherwise 2.
 
-    __slots__ = ()
+    in_f32: it is multiplied in F32 in each format, so that activations are not rounded.
+    """
+
+    __slots__ = ("in_f32",)
     function = "hotshoe_linear"
 
-    def __init__(self, weight: WeightData, format: PackedFormat) -> None:
+    def __init__(self, weight: WeightData, format: PackedFormat, *, in_f32: bool = False) -> None:
         self.format: PackedFormat = format
+        self.in_f32 = in_f32
         m, k = weight.shape
         super().__init__(weight, int(kernels().hotshoe_packed_size(format, k, m)))
 
@@ -205,7 +210,7 @@ class DenseWeight(PackedWeight):
 
         An odd row of BF16 has another size. The size of a layout must not depend on the numbers.
         """
-        return self.format is PackedFormat.F16 and self.k % 2 == 0 and multiplies_bf16()
+        return self.format is PackedFormat.F16 and self.k % 2 == 0 and multiplies_bf16() and not self.in_f32
 
     def is_on_disk(self) -> bool:
         """Whether the weight must be read from the disk, as far as the system says."""

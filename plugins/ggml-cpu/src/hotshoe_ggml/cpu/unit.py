@@ -28,6 +28,7 @@ from hotshoe_ggml.unit import Unit
 __all__ = ["CpuUnit"]
 
 _MIN_LATER = 16 << 20  # bytes; fewer are packed at once
+_CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
 _MAX_ROWS_BEFORE = 128  # of a step before weights are packed: each 128 rows, or fewer, read the file once more
 
 
@@ -44,6 +45,7 @@ class CpuUnit(Unit):
         self.may_round_to_bf16 = multiplies_bf16()
         self.reads_lists = params.flash_attention == "auto" and DType.F16.id in cache_types()
         self._bf16 = params.matmul_precision == "bf16"
+        self._f32 = params.matmul_precision == "f32"
         self._n_f16 = self._n_as_bf16 = 0  # packed F16 weights that were checked, and those that are multiplied as BF16
         self._pool: Any = ffi.NULL
         self._packing: Packing | None = None  # what still runs
@@ -91,6 +93,11 @@ class CpuUnit(Unit):
         product = _as_product(weight)
         return pack_format(product, bf16=True) is not pack_format(product)
 
+    def multiplies_in_f32(self, weight: WeightData) -> bool:
+        if weight.dtype is DType.F32 or (weight.dtype is not DType.F16 and _CONVOLUTIONS.issuperset(weight.uses)):
+            return True  # ggml's convolutions widen other kernels than those of F16 first
+        return self.params.repack is True and isinstance(pack_format(_as_product(weight)), PackedFormat)
+
     def packs(self, weight: WeightData) -> bool:
         return pack_format(weight, bf16=self._bf16) is not None
 
@@ -123,7 +130,9 @@ class CpuUnit(Unit):
 
     def _packed(self, weight: WeightData) -> PackedWeight:
         format = pack_format(weight, bf16=self._bf16)
-        return DenseWeight(weight, format) if isinstance(format, PackedFormat) else QuantizedWeight(weight)
+        if isinstance(format, PackedFormat):
+            return DenseWeight(weight, format, in_f32=self._f32)
+        return QuantizedWeight(weight)
 
     def begin_step(self, graph: Graph, *, alone: bool) -> None:
         if self._packing is None:

@@ -1,0 +1,37 @@
+"""Tell a user who chose ``matmul_precision`` where it has no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotshoe_core.contract.backend import WeightData
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_ggml.native.log import logger
+from hotshoe_ggml.unit import Unit
+
+__all__ = ["warn_of_precision"]
+
+_MULTIPLY = frozenset({"linear", "linear_experts", "matmul", "conv1d", "conv2d", "conv3d"})
+
+
+def warn_of_precision(weights: Sequence[tuple[Unit, WeightData]], params: BackendParams) -> None:
+    """Log a warning if ``params.matmul_precision`` has no effect, or not on all weights.
+
+    weights: each with the unit that multiplies by it.
+    """
+    rounds = params.repack is True and any(unit.rounds(weight) for unit, weight in weights)
+    if params.matmul_precision == "bf16" and not rounds:
+        why = "this model has no weights that it would affect (F16, or F32 of an encoder, on the CPU)"
+        logger.warning("matmul_precision='bf16' has no effect: %s", why)
+    if params.matmul_precision == "f32":
+        factors = [(unit, weight) for unit, weight in weights if _MULTIPLY.intersection(weight.uses)]
+        others = [weight for unit, weight in factors if not unit.multiplies_in_f32(weight)]
+        if others:
+            kinds = {f"{w.dtype.name} of {use}" for w in others for use in _MULTIPLY.intersection(w.uses)}
+            logger.warning(
+                "matmul_precision='f32' has no effect on %d of %d weights (%s): of 16-bit weights, those of linear are "
+                "multiplied in F32, on a CPU with AVX2 and with repack=True",
+                len(others),
+                len(factors),
+                ", ".join(sorted(kinds)),
+            )
