@@ -20,8 +20,8 @@ round by round: above 1.0, hotshoe is better. --json has every value of every se
 
 prompt N     tokens/s of a prompt of N tokens
 fresh N      the same for the first long prompt of a process: with the time to build its graphs
-decode @N    tokens/s of --steps given tokens after N tokens, one by one, with the logits of each; the weights read in a
-             second and, on the CPU, their share of what benchmarks/bandwidth.py reads right afterwards
+decode @N    tokens/s of --steps given tokens after N tokens, one by one, with the logits of each; the weights and the
+             cache read in a second and, on the CPU, their share of what benchmarks/bandwidth.py reads right afterwards
 write @N     tokens/s of a text of --steps tokens after N tokens: each is the best token after the one before
 x8 @N        as decode, for 8 sequences together, after --each tokens of each; write x8 @N: as write
 first        seconds from the start of the imports to the first token of a text, in a new process
@@ -80,6 +80,9 @@ class Line:
     left_out: dict[str, dict[str, float | str]] = field(default_factory=dict)
     """Settings that were measured once, with the value, or not at all, with the reason."""
 
+    bytes_a_token: int = 0
+    """The weights and the cache that decoding one token reads."""
+
     bandwidth: float | None = None
     """Bytes per second that the threads read right after a measurement of decoding."""
 
@@ -117,13 +120,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         report: dict[str, Any] = {}
         for name, path in files(args, Path(scratch)):
-            n_bytes = bytes_a_token(path)
             print(f"{name}, {path.stat().st_size / 2**20:.0f} MiB, {args.threads} threads", file=table, flush=True)
             lines = []
             for line in compare(path, args):
                 lines.append(asdict(line) | {"summary": line.summary()})
-                print("\n".join(shown(line, n_bytes)), file=table, flush=True)
-            report[name] = {"weights_a_token": n_bytes, "lines": lines}
+                print("\n".join(shown(line)), file=table, flush=True)
+            report[name] = {"lines": lines}
     if args.json:
         print(json.dumps({"threads": args.threads, "files": report}, indent=2))
     return 0
@@ -214,6 +216,7 @@ def files(args: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Path]]
 def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
     """Each line of the table, when it is finished."""
     engines = settings(args.llama_python, args.ik_bench, args.device, args.llama_library)
+    weights = weights_a_token(path)
 
     def turns(job: Job, *wanted: tuple[str, Measure]) -> Iterator[Line]:
         with ExitStack() as open_ones:
@@ -222,8 +225,9 @@ def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
                 knowing = {s: contender for s, contender in opened.items() if measure[0] in s.measures}
                 rounds = args.long_rounds if is_long(measure) else args.rounds
                 for line in take_turns(name, measure, knowing, rounds):
-                    on_cpu = args.device == "cpu"
-                    line.bandwidth = bandwidth(args.threads) if on_cpu and line.kind == "decode" else None
+                    if line.kind == "decode":
+                        line.bytes_a_token = weights + cache_bytes(path, measure[1], args.kv_dtype)
+                        line.bandwidth = bandwidth(args.threads) if args.device == "cpu" else None
                     yield line
 
     n_ctx = max([*args.prompts, *args.fresh, *(depth + args.steps for depth in args.depths)], default=0) + 2
@@ -291,7 +295,7 @@ def _is_behind(setting: Setting, warm: Mapping[Setting, Answer], share: float) -
     return False
 
 
-def bytes_a_token(path: Path) -> int:
+def weights_a_token(path: Path) -> int:
     """The bytes of weights that decoding one token reads: without embedding rows, and only the experts in use."""
     from hotshoe_core.gguf import GGUFFile
 
@@ -305,15 +309,27 @@ def bytes_a_token(path: Path) -> int:
     return round(total)
 
 
-def shown(line: Line, n_bytes: int) -> Iterator[str]:
+def cache_bytes(path: Path, depth: int, kv_dtype: str) -> int:
+    """The bytes of keys and values of ``depth`` tokens: what they add to the cache, so states do not count."""
+    import hotshoe
+
+    def cache(n_ctx: int) -> int:
+        plan = hotshoe.plan_model(path, "cpu", n_ctx=n_ctx, kv_dtype=kv_dtype, projector=False)
+        return sum(device.sizes[1] for device in plan.memory.devices)
+
+    return 2 * (cache(depth) - cache(depth // 2)) if depth > 1 else 0
+
+
+def shown(line: Line) -> Iterator[str]:
     unit = 2**20 if line.kind == "peak" else 1
     for engine, row in line.summary().items():
         text = f"  {line.name if engine == 'hotshoe' else '':14}{engine:14}{_range(row, unit):24}"
         if "ratio" in row:
             text += f"{_range(row['ratio']):22}{row['setting']}"
         if line.kind == "decode":
-            text = f"{text:96}{row['median'] * n_bytes / 1e9:5.1f} GB/s"
-            text += f" {row['median'] * n_bytes / line.bandwidth:4.0%}" if line.bandwidth else ""
+            read = row["median"] * line.bytes_a_token
+            text = f"{text:96}{read / 1e9:5.1f} GB/s"
+            text += f" {read / line.bandwidth:4.0%}" if line.bandwidth else ""
         yield text.rstrip()
     for engine, settings_ in line.left_out.items():
         for setting, why in settings_.items():

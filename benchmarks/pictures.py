@@ -80,7 +80,7 @@ def main() -> int:
             if line.kind == "look":
                 print(f"{size} pixels", file=table)
             lines.append({"size": size} | asdict(line) | {"summary": line.summary()})
-            print("\n".join(shown(line, 0)), file=table, flush=True)
+            print("\n".join(shown(line)), file=table, flush=True)
     if args.json:
         print(json.dumps({"threads": args.threads, "lines": lines}, indent=2))
     return 0

@@ -70,7 +70,15 @@ def test_the_experts_a_token_does_not_use_are_not_read(tmp_path: Path) -> None:
     experts = 3 * shape.experts * shape.ffn * shape.dim * 2
     total = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors)
     embedding = shape.vocab * shape.dim * 2
-    assert generate.bytes_a_token(path) == total - embedding - experts + experts * 8 // 128
+    assert generate.weights_a_token(path) == total - embedding - experts + experts * 8 // 128
+
+
+def test_a_token_reads_the_keys_and_values_before_it(tmp_path: Path) -> None:
+    shape = replace(NARROW["0.5b"], layers=3)
+    path = synthetic.make(tmp_path / "x.gguf", "q4_0", shape)
+    one = 3 * shape.kv_heads * shape.head_dim * 2 * 2
+    assert generate.cache_bytes(path, 1024, "f16") == 1024 * one
+    assert 1024 * one / 2 < generate.cache_bytes(path, 1024, "q8_0") < 1024 * one
 
 
 # --- engines that answer what they are told ----------------------------------------------------------
