@@ -27,7 +27,10 @@ from hotshoe_loader import load_all
 
 M, K, N = 96, 64, 20
 KINDS = {DType.F16: gguf.GGMLQuantizationType.F16, DType.BF16: gguf.GGMLQuantizationType.BF16}
-RULE = "of 16-bit weights, those of linear are multiplied in F32, on a CPU with AVX2 and with repack=True"
+RULE = (
+    "which are computed as with 'stored'. It is for matrices of F16 and BF16, on an x86 CPU with AVX2 and with "
+    "repack=True; not for quantized weights, experts and convolutions"
+)
 
 pytestmark = pytest.mark.skipif(not kernels().hotshoe_linear_has(), reason="this CPU has no kernels of ours")
 sixteen_bits = pytest.mark.parametrize("dtype", list(KINDS), ids=lambda d: d.name)
@@ -117,17 +120,17 @@ def test_weights_that_it_is_not_for_are_named(caplog: pytest.LogCaptureFixture) 
     for weights, repack, said in (
         ([*plain, taken], True, None),
         ([weight(DType.BF16, (4, 3, 16), "conv1d"), *plain], True, None),
-        ([weight(DType.F16, (4, 3, 16), "conv1d"), *plain], True, "1 of 4 weights (F16 of conv1d)"),
-        ([*plain, weight(DType.Q8_0)], True, "1 of 4 weights (Q8_0 of linear)"),
-        ([weight(DType.F16, (4, M, K), "linear_experts"), plain[2]], True, "1 of 2 weights (F16 of linear_experts)"),
-        (plain, False, "2 of 3 weights (BF16 of linear, F16 of linear)"),
-        (plain, "engine", "2 of 3 weights (BF16 of linear, F16 of linear)"),
+        ([weight(DType.F16, (4, 3, 16), "conv1d"), *plain], True, "1 of 4 weights (F16 convolutions)"),
+        ([*plain, weight(DType.Q8_0)], True, "1 of 4 weights (Q8_0 matrices)"),
+        ([weight(DType.F16, (4, M, K), "linear_experts"), plain[2]], True, "1 of 2 weights (F16 experts)"),
+        (plain, False, "2 of 3 weights (BF16 matrices, F16 matrices)"),
+        (plain, "engine", "2 of 3 weights (BF16 matrices, F16 matrices)"),
     ):
         caplog.clear()
         with opened(repack=repack) as backend:
             backend.load(weights)
         messages = [record.getMessage() for record in caplog.records if "matmul_precision" in record.getMessage()]
-        assert messages == ([f"matmul_precision='f32' has no effect on {said}: {RULE}"] if said else [])
+        assert messages == ([f"matmul_precision='f32' has no effect on {said}, {RULE}"] if said else [])
 
 
 class Gpu(Unit):

@@ -86,8 +86,9 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
         "--matmul-precision",
         choices=("stored", "bf16", "f32"),
         default="stored",
-        help="stored: do not round weights, but possibly activations (default); bf16: round F16 weights (in encoders "
-        "also F32) to BF16 where the CPU is faster with it; f32: round neither in products with F32, F16, BF16 weights",
+        help="stored: round no weights; activations may be rounded (default); bf16: round F16 weights (in encoders "
+        "also F32) to BF16 where the CPU is faster with it; f32: round neither in products with F16 and BF16 matrices; "
+        "a warning counts the other weights",
     )
     _add_placement_options(parser)
 
