@@ -282,7 +282,7 @@ def test_few_modules_of_the_loader_import_its_knowledge_of_ggml() -> None:
 GGML = "hotshoe_ggml"
 GGML_LEVELS = (
     ("abi", "parallel", "_gen_ffi", "uuids"), ("native",), ("claims", "lowering"), ("memory",), ("unit",),
-    ("weights", "run"), ("quirks",), ("cpu",), ("open_units",), ("backend",), ("provider",),
+    ("weights", "precision", "run"), ("quirks",), ("cpu",), ("open_units",), ("backend",), ("provider",),
 )  # fmt: skip
 """The files and folders of the engine from the bottom up: a level imports only lower ones, and itself."""
 
