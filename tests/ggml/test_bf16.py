@@ -14,6 +14,7 @@ import pytest
 
 from hotshoe_core import Backend, BackendParams, DType, WeightData, ops
 from hotshoe_core.gguf import GGUFFile
+from tests.support.bf16_numbers import M, activations, numbers, product, stored
 from tests.support.gguf_files import write_gguf
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
@@ -23,7 +24,6 @@ from hotshoe_ggml.cpu.bf16 import multiplies_bf16
 from hotshoe_ggml.cpu.packing import Packing
 from hotshoe_loader import load_all
 
-M = 96
 FOUND = "cpu: weights of f16"
 LIKE_BF16 = "1 of 1 have only numbers of bf16 and are multiplied as bf16"
 EXACT = "0 of 1 have only numbers of bf16 and are multiplied as bf16"
@@ -31,33 +31,10 @@ EXACT = "0 of 1 have only numbers of bf16 and are multiplied as bf16"
 pytestmark = pytest.mark.skipif(not multiplies_bf16(), reason="this CPU has no product of BF16")
 
 
-def numbers(k: int = 64) -> np.ndarray:
-    """A weight (M, k) of F32 numbers that F16 and BF16 have."""
-    values = np.random.default_rng(0).standard_normal((M, k), np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-    return values.view(np.float32).astype(np.float16).astype(np.float32)
-
-
-def activations(k: int) -> np.ndarray:
-    return np.random.default_rng(1).standard_normal((20, k), np.float32)
-
-
 @pytest.fixture(name="backend")
 def _backend() -> Iterator[Backend]:
     with load_all().open("cpu", BackendParams(n_threads=2)) as backend:
         yield backend
-
-
-def stored(values: np.ndarray, dtype: DType = DType.F16) -> WeightData:
-    data = values.astype(np.float16) if dtype is DType.F16 else (values.view(np.uint32) >> 16).astype(np.uint16)
-    return WeightData("w", values.shape, dtype, data.reshape(-1).view(np.uint8), ("linear",))
-
-
-def product(backend: Backend, weight: WeightData) -> np.ndarray:
-    w = backend.load([weight])["w"]
-    k = weight.shape[1]
-    with backend.new_context() as ctx:
-        x = ctx.input("x", (20, k))
-        return ctx.forward(y := ops.linear(x, w)).compute({x: activations(k)}).read(y)
 
 
 def test_an_f16_file_of_a_bf16_model_has_the_bits_of_its_bf16_file(backend: Backend) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from hotshoe_core import Backend, BackendParams, DType, WeightData, ops
 from hotshoe_core.gguf import GGUFFile
+from tests.support.bf16_numbers import M, activations, numbers, product, stored
 from tests.support.gguf_files import write_gguf
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
@@ -25,7 +26,7 @@ from hotshoe_ggml.precision import warn_of_precision
 from hotshoe_ggml.unit import Unit
 from hotshoe_loader import load_all
 
-M, K, N = 96, 64, 20
+K = 64
 KINDS = {DType.F16: gguf.GGMLQuantizationType.F16, DType.BF16: gguf.GGMLQuantizationType.BF16}
 RULE = (
     "which are computed as with 'stored'. It is for matrices of F16 and BF16, on an x86 CPU with AVX2 and with "
@@ -36,37 +37,15 @@ pytestmark = pytest.mark.skipif(not kernels().hotshoe_linear_has(), reason="this
 sixteen_bits = pytest.mark.parametrize("dtype", list(KINDS), ids=lambda d: d.name)
 
 
-def numbers() -> np.ndarray:
-    """A weight (M, K) of F32 numbers that F16 and BF16 have."""
-    values = np.random.default_rng(0).standard_normal((M, K), np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-    return values.view(np.float32).astype(np.float16).astype(np.float32)
-
-
-def rows(dtype: DType) -> np.ndarray:
-    """``numbers`` as a file has them."""
-    values = numbers()
-    return values.astype(np.float16) if dtype is DType.F16 else (values.view(np.uint32) >> 16).astype(np.uint16)
-
-
 def weight(dtype: DType, shape: tuple[int, ...] = (M, K), use: str | None = None, name: str = "w") -> WeightData:
-    values = np.resize(numbers(), shape)
-    data = quantize(values, dtype) if dtype not in KINDS else np.resize(rows(dtype), shape)
-    return WeightData(name, shape, dtype, data.reshape(-1).view(np.uint8), (use or "linear",))
-
-
-def activations() -> np.ndarray:
-    return np.random.default_rng(1).standard_normal((N, K), np.float32)
+    values, uses = np.resize(numbers(), shape), (use or "linear",)
+    if dtype in KINDS:
+        return replace(stored(values, dtype), name=name, uses=uses)
+    return WeightData(name, shape, dtype, quantize(values, dtype).reshape(-1).view(np.uint8), uses)
 
 
 def opened(**options: Any) -> Backend:
     return load_all().open("cpu", BackendParams(**{"n_threads": 2, "matmul_precision": "f32", **options}))
-
-
-def product(backend: Backend, data: WeightData) -> np.ndarray:
-    w = backend.load([data])["w"]
-    with backend.new_context() as ctx:
-        x = ctx.input("x", (N, K))
-        return ctx.forward(y := ops.linear(x, w)).compute({x: activations()}).read(y)
 
 
 def test_16_bit_weights_are_multiplied_in_f32() -> None:
@@ -101,12 +80,13 @@ def test_the_first_step_has_the_bits_of_later_ones(
 ) -> None:
     monkeypatch.setattr(unit, "_MIN_LATER", 0)
     monkeypatch.setattr(Packing, "start", lambda _: None)  # no thread is as fast as the test
-    path = write_gguf(tmp_path / "m.gguf", {}, {"w": (rows(dtype), KINDS[dtype])})
+    rows = stored(numbers(), dtype).data.view(np.float16 if dtype is DType.F16 else np.uint16).reshape(M, K)
+    path = write_gguf(tmp_path / "m.gguf", {}, {"w": (rows, KINDS[dtype])})
     with opened() as backend, GGUFFile(path) as file:
         w = backend.load([WeightData("w", (M, K), dtype, file.data("w"), ("linear",))])["w"]
         assert w.handle.reads_file()
         with backend.new_context() as ctx:
-            x = ctx.input("x", (N, K))
+            x = ctx.input("x", (len(activations()), K))
             ctx.forward(y := ops.linear(x, w))
             first, second = (ctx.compute({x: activations()}).read(y) for _ in range(2))
         assert not w.handle.reads_file()

@@ -9,13 +9,14 @@ from hotshoe_core.contract.device import BackendParams
 from hotshoe_ggml.native.log import logger
 from hotshoe_ggml.unit import Unit
 
-__all__ = ["warn_of_precision"]
+__all__ = ["CONVOLUTIONS", "warn_of_precision"]
 
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _NAMES = {
     "linear": "matrices",
     "linear_experts": "experts",
     "matmul": "other matrices",
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), "convolutions"),
+    **dict.fromkeys(CONVOLUTIONS, "convolutions"),
 }
 """The ops that multiply by a weight, and what such weights are called."""
 
@@ -25,8 +26,7 @@ def warn_of_precision(weights: Sequence[tuple[Unit, WeightData]], params: Backen
 
     weights: each with the unit that multiplies by it.
     """
-    rounds = params.repack is True and any(unit.rounds(weight) for unit, weight in weights)
-    if params.matmul_precision == "bf16" and not rounds:
+    if params.matmul_precision == "bf16" and not any(unit.rounds(weight) for unit, weight in weights):
         why = "this model has no weights that it would affect (F16, or F32 of an encoder, on the CPU)"
         logger.warning("matmul_precision='bf16' has no effect: %s", why)
     if params.matmul_precision == "f32":

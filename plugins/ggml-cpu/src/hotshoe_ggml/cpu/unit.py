@@ -23,12 +23,12 @@ from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_ggml.parallel import run_all
+from hotshoe_ggml.precision import CONVOLUTIONS
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["CpuUnit"]
 
 _MIN_LATER = 16 << 20  # bytes; fewer are packed at once
-_CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
 _MAX_ROWS_BEFORE = 128  # of a step before weights are packed: each 128 rows, or fewer, read the file once more
 
 
@@ -88,13 +88,13 @@ class CpuUnit(Unit):
         return self.library.extra_buffer_types(self.device_pointer)
 
     def rounds(self, weight: WeightData) -> bool:
-        if not self._bf16:
+        if not self._bf16 or self.params.repack is not True:
             return False
         product = _as_product(weight)
         return pack_format(product, bf16=True) is not pack_format(product)
 
     def multiplies_in_f32(self, weight: WeightData) -> bool:
-        if weight.dtype is DType.F32 or (weight.dtype is not DType.F16 and _CONVOLUTIONS.issuperset(weight.uses)):
+        if weight.dtype is DType.F32 or (weight.dtype is not DType.F16 and set(weight.uses) <= set(CONVOLUTIONS)):
             return True  # ggml's convolutions widen other kernels than those of F16 first
         return self.params.repack is True and isinstance(pack_format(_as_product(weight)), PackedFormat)
 
